@@ -18,6 +18,7 @@
 pub mod cpu;
 pub mod dtype;
 pub mod gradcheck;
+pub mod nn;
 pub mod ops;
 pub mod tape;
 pub mod tensor;

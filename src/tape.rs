@@ -73,6 +73,7 @@ pub struct Tape {
     nodes: Vec<Node>,
     leaves: HashMap<String, Leaf>,
     values: usize,
+    traced: Option<Vec<(String, Tensor)>>,
 }
 
 impl Default for Tape {
@@ -84,7 +85,7 @@ impl Default for Tape {
 impl Tape {
     /// A tape for training.
     pub fn new() -> Tape {
-        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0 }
+        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0, traced: None }
     }
 
     /// A tape that records nothing.
@@ -117,6 +118,23 @@ impl Tape {
         let mut names: Vec<String> = self.leaves.keys().cloned().collect();
         names.sort();
         names
+    }
+
+    /// Keeps what [`trace`](Tape::trace) is given from now on.
+    pub fn keep_trace(&mut self) {
+        self.traced = Some(vec![]);
+    }
+
+    /// Shows a value to whoever looks inside the model (`handgrad trace`); free unless someone does.
+    pub fn trace(&mut self, name: impl FnOnce() -> String, x: &Var) {
+        if let Some(traced) = &mut self.traced {
+            traced.push((name(), x.value.clone()));
+        }
+    }
+
+    /// What was traced, in order.
+    pub fn take_trace(&mut self) -> Vec<(String, Tensor)> {
+        self.traced.take().unwrap_or_default()
     }
 
     /// Wraps an operator's output; `op` is called, and its state saved, only if some input needs a gradient.

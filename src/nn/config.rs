@@ -180,6 +180,11 @@ impl ModelConfig {
         self.n_head / self.n_kv_head
     }
 
+    /// The factor on `o_proj`'s and `down_proj`'s first weights.
+    pub fn residual_scale(&self) -> f64 {
+        if self.scale_residual_init { 1.0 / (2.0 * self.n_layer as f64).sqrt() } else { 1.0 }
+    }
+
     /// Refuses what no model can be built from, naming the field, its value and what was expected.
     pub fn validate(&self) -> Result<()> {
         for (name, value) in [

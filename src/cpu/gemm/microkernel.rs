@@ -129,18 +129,19 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     unsafe fn avx512<const ROWS: usize>(tile: &Tile) {
         let mut acc = [[_mm512_setzero_ps(); 2]; ROWS];
-        let (mut a, mut b) = (tile.a, tile.b);
+        let (mut a, mut b) = (row_groups(tile), tile.b);
+        prefetch_c(tile, ROWS);
         for _ in 0..tile.kc {
             // SAFETY: `b` stands at a k < kc, where the caller vouches for NR = 32 floats.
             let (b0, b1) = unsafe { (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16))) };
             for (i, [c0, c1]) in acc.iter_mut().enumerate() {
                 // SAFETY: `a` stands at a k < kc and i < ROWS, for which the caller vouches.
-                let ai = _mm512_set1_ps(unsafe { *row(a, i, tile.a_row) });
+                let ai = _mm512_set1_ps(unsafe { *a[i / 3].wrapping_add(i % 3 * tile.a_row) });
                 *c0 = _mm512_fmadd_ps(ai, b0, *c0);
                 *c1 = _mm512_fmadd_ps(ai, b1, *c1);
             }
             // Wrapping, because after the last k the pointers leave the matrices.
-            a = a.wrapping_add(tile.a_k);
+            a = a.map(|a| a.wrapping_add(tile.a_k));
             b = b.wrapping_add(tile.b_k);
         }
         for (i, [mut c0, mut c1]) in acc.into_iter().enumerate() {
@@ -160,18 +161,19 @@ mod x86 {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn avx2<const ROWS: usize>(tile: &Tile) {
         let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
-        let (mut a, mut b) = (tile.a, tile.b);
+        let (mut a, mut b) = (row_groups(tile), tile.b);
+        prefetch_c(tile, ROWS);
         for _ in 0..tile.kc {
             // SAFETY: `b` stands at a k < kc, where the caller vouches for NR = 16 floats.
             let (b0, b1) = unsafe { (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))) };
             for (i, [c0, c1]) in acc.iter_mut().enumerate() {
                 // SAFETY: `a` stands at a k < kc and i < ROWS, for which the caller vouches.
-                let ai = _mm256_set1_ps(unsafe { *row(a, i, tile.a_row) });
+                let ai = _mm256_set1_ps(unsafe { *a[i / 3].wrapping_add(i % 3 * tile.a_row) });
                 *c0 = _mm256_fmadd_ps(ai, b0, *c0);
                 *c1 = _mm256_fmadd_ps(ai, b1, *c1);
             }
             // Wrapping, because after the last k the pointers leave the matrices.
-            a = a.wrapping_add(tile.a_k);
+            a = a.map(|a| a.wrapping_add(tile.a_k));
             b = b.wrapping_add(tile.b_k);
         }
         for (i, [mut c0, mut c1]) in acc.into_iter().enumerate() {
@@ -188,8 +190,23 @@ mod x86 {
         }
     }
 
+    /// Pointers to every third row of A: three rows share a register by the addressing modes base, base + stride and
+    /// base + 2·stride.
     #[inline(always)]
-    fn row(a: *const f32, i: usize, a_row: usize) -> *const f32 {
-        a.wrapping_add(i * a_row)
+    fn row_groups(tile: &Tile) -> [*const f32; 4] {
+        [0, 3, 6, 9].map(|i| tile.a.wrapping_add(i * tile.a_row))
+    }
+
+    /// Fetches the tile of C while the product is computed.
+    #[inline(always)]
+    fn prefetch_c(tile: &Tile, rows: usize) {
+        for i in 0..rows {
+            let c = tile.c.wrapping_add(i * tile.c_row).cast::<i8>();
+            // SAFETY: prefetching has no effect but on caches, whatever the address; SSE is part of x86-64.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(c);
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(64));
+            }
+        }
     }
 }

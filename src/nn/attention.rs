@@ -1,0 +1,111 @@
+//! The attention branch of a block (chapter 8.1, steps 2 to 5; report §5.7).
+//!
+//! ```text
+//! x ─┬─ q_proj ─ [B,T,H,D]   ─ QK-Norm ─ RoPE ─┐
+//!    ├─ k_proj ─ [B,T,Hkv,D] ─ QK-Norm ─ RoPE ─┼─ causal attention ─ o_proj
+//!    └─ v_proj ─ [B,T,Hkv,D] ──────────────────┘
+//! ```
+//!
+//! The same code trains (a recording tape, no cache), prefills and decodes (a cache).
+
+use super::config::{ModelConfig, Positions};
+use super::linear::{Linear, LinearSpec};
+use super::{KvCache, Module, Parameter, init};
+use crate::ops::{self, RopeTable};
+use crate::tape::{Tape, Var};
+use anyhow::{Result, ensure};
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Clone, Debug)]
+pub struct Attention {
+    pub q_proj: Linear,
+    pub k_proj: Linear,
+    pub v_proj: Linear,
+    pub o_proj: Linear,
+    /// QK-Norm's gains, [D]: shared by all heads.
+    pub q_norm: Option<Parameter>,
+    pub k_norm: Option<Parameter>,
+    rope: Option<RopeTable>,
+    layer: usize,
+    config: ModelConfig,
+}
+
+impl Attention {
+    /// `rope` is the model's table; it is shared by all layers.
+    pub fn new(layer: usize, config: &ModelConfig, rope: Option<&RopeTable>, rng: &mut ChaCha8Rng) -> Attention {
+        let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
+        let (c, d) = (config.n_embd, config.head_dim);
+        let spec = |in_features, out_features, scale| LinearSpec {
+            in_features,
+            out_features,
+            bias: config.bias,
+            init: config.init,
+            scale,
+        };
+        let gain = |part: &str| config.qk_norm.then(|| Parameter::new(name(part), init::constant(d, 1.0)));
+        Attention {
+            q_proj: Linear::new(&name("q_proj"), spec(c, config.n_head * d, 1.0), rng),
+            k_proj: Linear::new(&name("k_proj"), spec(c, config.n_kv_head * d, 1.0), rng),
+            v_proj: Linear::new(&name("v_proj"), spec(c, config.n_kv_head * d, 1.0), rng),
+            o_proj: Linear::new(&name("o_proj"), spec(config.n_head * d, c, config.residual_scale()), rng),
+            q_norm: gain("q_norm.weight"),
+            k_norm: gain("k_norm.weight"),
+            rope: rope.filter(|_| config.positions == Positions::Rope).cloned(),
+            layer,
+            config: config.clone(),
+        }
+    }
+
+    /// [B,T,C] → [B,T,C]; with a cache, T new positions behind those it holds.
+    pub fn forward(&self, tape: &mut Tape, x: &Var, mut cache: Option<&mut KvCache>) -> Result<Var> {
+        let (b, t) = (x.shape()[0], x.shape()[1]);
+        let ModelConfig { n_head: h, n_kv_head: hkv, head_dim: d, .. } = self.config;
+        let start = cache.as_ref().map_or(0, |cache| cache.len());
+        let q = self.q_proj.forward(tape, x)?; // [B,T,H·D]
+        let q = ops::reshape(tape, &q, &[b, t, h, d])?;
+        let k = self.k_proj.forward(tape, x)?; // [B,T,Hkv·D]
+        let k = ops::reshape(tape, &k, &[b, t, hkv, d])?;
+        let v = self.v_proj.forward(tape, x)?; // [B,T,Hkv·D]
+        let v = ops::reshape(tape, &v, &[b, t, hkv, d])?;
+        let q = self.norm_rope(tape, &q, self.q_norm.as_ref(), start)?;
+        let k = self.norm_rope(tape, &k, self.k_norm.as_ref(), start)?;
+        tape.trace(|| format!("layers.{}.q", self.layer), &q);
+        tape.trace(|| format!("layers.{}.k", self.layer), &k);
+        tape.trace(|| format!("layers.{}.v", self.layer), &v);
+        let y = match &mut cache {
+            None => ops::attention(tape, &q, &k, &v, true)?, // [B,T,H,D]
+            Some(cache) => {
+                let needs_gradient = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
+                ensure!(!needs_gradient, "attention: found a KV cache on a recording tape, expected Tape::inference()");
+                Var::constant(cache.attend(self.layer, q.value(), k.value(), v.value())?)
+            }
+        };
+        let y = ops::reshape(tape, &y, &[b, t, h * d])?;
+        self.o_proj.forward(tape, &y)
+    }
+
+    fn norm_rope(&self, tape: &mut Tape, x: &Var, gain: Option<&Parameter>, start: usize) -> Result<Var> {
+        let gain = gain.map(|gain| gain.on(tape));
+        let eps = self.config.norm_eps;
+        match (gain, &self.rope) {
+            (Some(gain), Some(rope)) => ops::qk_norm_rope(tape, x, &gain, eps, rope, start),
+            (Some(gain), None) => ops::rms_norm(tape, x, &gain, eps),
+            (None, Some(rope)) => ops::rope(tape, x, rope, start),
+            (None, None) => Ok(x.clone()),
+        }
+    }
+}
+
+impl Module for Attention {
+    fn parameters(&self) -> Vec<&Parameter> {
+        let Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, rope: _, layer: _, config: _ } = self;
+        let linears = [q_proj, k_proj, v_proj, o_proj].into_iter().flat_map(Module::parameters);
+        linears.chain(q_norm).chain(k_norm).collect()
+    }
+
+    fn parameters_mut(&mut self) -> Vec<&mut Parameter> {
+        let Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, rope: _, layer: _, config: _ } = self;
+        let linears = [q_proj, k_proj, v_proj, o_proj].into_iter().flat_map(Module::parameters_mut);
+        linears.chain(q_norm).chain(k_norm).collect()
+    }
+}
