@@ -88,7 +88,8 @@ class Attention(nn.Module):
         super().__init__()
         self.c = c
         self.q_proj = nn.Linear(c.n_embd, c.n_head * c.head_dim, c.bias)
-        self.k_proj = nn.Linear(c.n_embd, c.n_kv_head * c.head_dim, c.bias)
+        # A bias of the keys would add the same number to every score of a query, which softmax does not see.
+        self.k_proj = nn.Linear(c.n_embd, c.n_kv_head * c.head_dim, bias=False)
         self.v_proj = nn.Linear(c.n_embd, c.n_kv_head * c.head_dim, c.bias)
         self.o_proj = nn.Linear(c.n_head * c.head_dim, c.n_embd, c.bias)
         if c.qk_norm:  # one gain per channel, shared by the heads
@@ -273,7 +274,7 @@ CASES = {
         Config(vocab_size=29, n_layer=2, n_head=2, n_kv_head=2, n_embd=16, head_dim=8, n_ff=24, norm_eps=1e-5,
                norm_position="post", norm="layer_norm", feed_forward="gelu", positions="absolute", bias=True),
         seed=1,
-        clip=2.4,
+        clip=3.0,
     ),
 }  # fmt: skip
 
@@ -343,9 +344,6 @@ def golden_values(name: str, case: Case) -> tuple[dict, dict]:
     - of batch 0 every value of a trace file: `embed` … `final_norm`, `logits`, `loss`, and `grad.NAME`
     - `grad_norms` [3] and `step3.NAME`: AdamW with the metadata's numbers, one step for each batch
     - `logits_f32`, `loss_f32`, `grad_f32.NAME`, `step3_f32.NAME`: the same, computed in f32 from start to end
-
-    Softmax does not see a bias of the keys, so the gradient of `k_proj.bias` is 0 but for rounding, which AdamW,
-    dividing by its size, blows up: `step3_f32` of that one parameter is noise of up to 3·lr, not a value to compare.
     """
     rng = np.random.default_rng(case.seed)
     narrow = Transformer(case.config)

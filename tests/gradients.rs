@@ -1,6 +1,6 @@
 //! Every operator's gradient: backward in f64 against finite differences, and the tuned f32 path against f64.
 
-use handgrad::gradcheck::{self, gradcheck};
+use handgrad::gradcheck::gradcheck;
 use handgrad::ops::cases::{Case, cases};
 use handgrad::{DType, Tape, Tensor, Var};
 use rand::SeedableRng;

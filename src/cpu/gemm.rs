@@ -15,8 +15,8 @@
 //!      A blocks: MC × KC in L2
 //! ```
 //!
-//! A panel is packed just before its first tile needs it, so a product that reads it once finds it in L1; operands
-//! that already lie well are read in place. Threads get disjoint rectangles of C and run the serial product on them.
+//! A panel of B is packed just before its first tile needs it, so a product that reads it once finds it in L1.
+//! Operands that already lie well are read in place. Threads get disjoint rectangles of C and run the serial product on them.
 //!
 //! Every element of C is summed over k in blocks of KC, in order inside the block and from block to block. Neither
 //! the shape, nor the element's position, nor the number of threads changes a bit of it.
@@ -42,8 +42,8 @@ pub struct MatRef<'a> {
 
 /// Length of a block along k; part of the order of summation, hence the same for every kernel.
 const KC: usize = 256;
-/// Rows of an A block, a multiple of every MR.
-const MC: usize = 384;
+/// Rows of an A block, a multiple of every MR; a small part of L2, which panels of B and C pass through as well.
+const MC: usize = 144;
 /// Columns of a B block, a multiple of every NR.
 const NC: usize = 1024;
 /// Multiply-adds below which a thread is not worth waking.
@@ -252,11 +252,19 @@ fn macrokernel(kernel: &Kernel, product: &Product, block: &Block, buffers: &mut 
     let Kernel { level, mr, nr, .. } = *kernel;
     let &Block { ic, jc, pc, mc, nc, kc } = block;
     let (a, b) = (product.a, product.b);
-    let a_in_place = a.col_stride == 1 && nc <= 4 * nr;
+    // A in place saves packing where few panels of B reuse it, unless the rows of a tile would share their cache sets.
+    let a_in_place = a.col_stride == 1 && nc <= 8 * nr && !a.row_stride.is_multiple_of(1024);
+    // B in place is read in long strides, which pays only if hardly any tile reads it again.
     let b_in_place = b.col_stride == 1 && product.m <= 2 * mr;
+    // With one block of A, each panel of B is used up before the next is packed.
     let once = product.m <= MC;
     let a_buffer = reserve(&mut buffers.a, if a_in_place { 0 } else { mc.next_multiple_of(mr) * kc });
     let b_buffer = reserve(&mut buffers.b, if once { nr * kc } else { nc.next_multiple_of(nr) * kc });
+    let a_source = &a.data[ic * a.row_stride + pc * a.col_stride..];
+    if !a_in_place {
+        let (lane_stride, k_stride) = (a.row_stride, a.col_stride);
+        pack(level, a_buffer, mr, Lanes { data: a_source, lanes: mc, lane_stride, kc, k_stride });
+    }
     for j in (0..nc).step_by(nr) {
         let columns = nr.min(nc - j);
         let b_source = &b.data[pc * b.row_stride + (jc + j) * b.col_stride..];
@@ -272,16 +280,10 @@ fn macrokernel(kernel: &Kernel, product: &Product, block: &Block, buffers: &mut 
         };
         for i in (0..mc).step_by(mr) {
             let rows = mr.min(mc - i);
-            let a_source = &a.data[(ic + i) * a.row_stride + pc * a.col_stride..];
             let a_panel = if a_in_place {
-                Panel { data: a_source, lane_stride: a.row_stride, k_stride: 1 }
+                Panel { data: &a_source[i * a.row_stride..], lane_stride: a.row_stride, k_stride: 1 }
             } else {
-                let panel = &mut a_buffer[i * kc..][..mr * kc];
-                if j == 0 {
-                    let (lane_stride, k_stride) = (a.row_stride, a.col_stride);
-                    pack(level, panel, mr, Lanes { data: a_source, lanes: rows, lane_stride, kc, k_stride });
-                }
-                Panel { data: panel, lane_stride: 1, k_stride: mr }
+                Panel { data: &a_buffer[i * kc..], lane_stride: 1, k_stride: mr }
             };
             // SAFETY: row ic + i and column jc + j exist in C.
             let c = unsafe { product.c.add((ic + i) * product.c_stride + jc + j) };

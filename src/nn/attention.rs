@@ -45,7 +45,8 @@ impl Attention {
         let gain = |part: &str| config.qk_norm.then(|| Parameter::new(name(part), init::constant(d, 1.0)));
         Attention {
             q_proj: Linear::new(&name("q_proj"), spec(c, config.n_head * d, 1.0), rng),
-            k_proj: Linear::new(&name("k_proj"), spec(c, config.n_kv_head * d, 1.0), rng),
+            // No bias: it would add the same number to every score of a query, which softmax does not see.
+            k_proj: Linear::new(&name("k_proj"), LinearSpec { bias: false, ..spec(c, config.n_kv_head * d, 1.0) }, rng),
             v_proj: Linear::new(&name("v_proj"), spec(c, config.n_kv_head * d, 1.0), rng),
             o_proj: Linear::new(&name("o_proj"), spec(config.n_head * d, c, config.residual_scale()), rng),
             q_norm: gain("q_norm.weight"),

@@ -78,7 +78,7 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Whether the output head is the token embedding, transposed.
     pub tie_embeddings: bool,
-    /// Whether linear layers other than the head have a bias.
+    /// Whether linear layers have a bias; never the head, nor `k_proj`, whose bias softmax would not see.
     pub bias: bool,
     pub init: Init,
     /// Whether `o_proj` and `down_proj` start smaller by 1/√(2L), so that the residual stream's variance does not grow with depth.

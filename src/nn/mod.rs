@@ -6,6 +6,7 @@
 pub mod attention;
 pub mod block;
 pub mod config;
+pub mod cost;
 pub mod embedding;
 pub mod feed_forward;
 pub mod init;

@@ -88,7 +88,10 @@ impl Transformer {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         let max = self.config.max_seq_len;
         ensure!(t > 0, "transformer: found no tokens, expected at least 1");
-        ensure!(start + t <= max, "transformer: found {start} cached and {t} new tokens, expected at most {max} together");
+        ensure!(
+            start + t <= max,
+            "transformer: found {start} cached and {t} new tokens, expected at most {max} together"
+        );
         let mut x = self.embed_tokens.forward(tape, ids)?; // [B,T,C]
         if let Some(embed_positions) = &self.embed_positions {
             let positions = Tensor::from_vec((start..start + t).map(|p| p as u32).collect(), &[t])?;

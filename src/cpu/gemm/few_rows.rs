@@ -11,7 +11,7 @@
 //!
 //! Sums run over k in the order of the microkernel, so the result has the same bits as the packed product.
 
-use super::{KC, Product};
+use super::Product;
 use crate::cpu::simd::Level;
 
 /// The most rows for which this path is taken.
@@ -19,19 +19,23 @@ const MAX_ROWS: usize = 4;
 
 /// Computes a leading part of the columns of C and returns how many; the rest is left to the packed product.
 pub fn columns_done(level: Level, product: &Product) -> usize {
-    if product.m > MAX_ROWS || product.b.row_stride != 1 {
+    if product.m > MAX_ROWS || product.b.row_stride != 1 || level == Level::Portable {
         return 0;
     }
     #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx2 {
-        return x86::strips(level, product);
+    {
+        x86::strips(level, product)
     }
-    0
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        0
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{KC, Level, Product};
+    use super::{Level, Product};
+    use crate::cpu::gemm::KC;
     use std::arch::x86_64::*;
 
     /// All whole strips of columns.

@@ -22,35 +22,50 @@ pub struct Lanes<'a> {
     pub k_stride: usize,
 }
 
-/// Writes panel[p * width + lane] for every p < kc, lane < width; lanes the source lacks become zero.
-pub fn pack(level: Level, panel: &mut [f32], width: usize, source: Lanes) {
-    let panel = &mut panel[..source.kc * width];
-    if source.lane_stride == 1 {
-        copy_rows(panel, width, source);
+/// Fills panels of `width` lanes each: element (lane, p) goes to panel lane / width, there to p * width + lane % width.
+/// Lanes that the last panel has in excess of the source become zero.
+pub fn pack(level: Level, panels: &mut [f32], width: usize, source: Lanes) {
+    let Lanes { data, lanes, lane_stride, kc, .. } = source;
+    let panels = &mut panels[..lanes.next_multiple_of(width) * kc];
+    if lane_stride == 1 {
+        match width {
+            32 => copy_rows::<32>(panels, source),
+            16 => copy_rows::<16>(panels, source),
+            12 => copy_rows::<12>(panels, source),
+            8 => copy_rows::<8>(panels, source),
+            6 => copy_rows::<6>(panels, source),
+            4 => copy_rows::<4>(panels, source),
+            _ => unreachable!("no kernel has an MR or NR of {width}"),
+        }
     } else {
-        transpose(level, panel, width, source);
+        for (panel, lane) in panels.chunks_exact_mut(width * kc).zip((0..lanes).step_by(width)) {
+            let part = Lanes { data: &data[lane * lane_stride..], lanes: width.min(lanes - lane), ..source };
+            transpose(level, panel, width, part);
+        }
     }
-    if source.lanes < width {
-        panel.chunks_exact_mut(width).for_each(|row| row[source.lanes..].fill(0.0));
+    if !lanes.is_multiple_of(width) {
+        let last = &mut panels[lanes / width * width * kc..];
+        last.chunks_exact_mut(width).for_each(|row| row[lanes % width..].fill(0.0));
     }
 }
 
-/// Lanes are contiguous in the source: every k is one short copy.
-fn copy_rows(panel: &mut [f32], width: usize, source: Lanes) {
-    let rows = panel.chunks_exact_mut(width).enumerate().map(|(p, row)| (&source.data[p * source.k_stride..], row));
-    // Copies of a constant length become a few moves; with a variable one, each would be a call of memcpy.
-    match source.lanes {
-        32 => rows.for_each(|(from, row)| row[..32].copy_from_slice(&from[..32])),
-        16 => rows.for_each(|(from, row)| row[..16].copy_from_slice(&from[..16])),
-        12 => rows.for_each(|(from, row)| row[..12].copy_from_slice(&from[..12])),
-        8 => rows.for_each(|(from, row)| row[..8].copy_from_slice(&from[..8])),
-        6 => rows.for_each(|(from, row)| row[..6].copy_from_slice(&from[..6])),
-        4 => rows.for_each(|(from, row)| row[..4].copy_from_slice(&from[..4])),
-        lanes => rows.for_each(|(from, row)| row[..lanes].copy_from_slice(&from[..lanes])),
+/// Lanes are contiguous in the source: every k is a copy, of constant length so that it takes a few moves.
+fn copy_rows<const WIDTH: usize>(panels: &mut [f32], source: Lanes) {
+    let Lanes { data, lanes, kc, k_stride, .. } = source;
+    for (panel, lane) in panels.chunks_exact_mut(WIDTH * kc).zip((0..lanes).step_by(WIDTH)) {
+        let valid = WIDTH.min(lanes - lane);
+        for (p, row) in panel.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+            let from = &data[p * k_stride + lane..];
+            match from.first_chunk::<WIDTH>() {
+                Some(from) if valid == WIDTH => *row = *from,
+                _ => row[..valid].copy_from_slice(&from[..valid]),
+            }
+        }
     }
 }
 
 /// Blocks of 4 lanes × 8 k are transposed in registers where k is contiguous; the rest goes element by element.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "only x86-64 has a vector transpose"))]
 fn transpose(level: Level, panel: &mut [f32], width: usize, source: Lanes) {
     let Lanes { data, lanes, lane_stride, kc, k_stride } = source;
     #[allow(unused_mut, reason = "assigned on x86-64 only")]

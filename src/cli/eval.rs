@@ -1,0 +1,43 @@
+//! `handgrad eval`
+
+use super::{DeviceArgs, signals, thousands};
+use crate::data::batch::whole_batches;
+use crate::data::corpus::Corpus;
+use crate::formats::model_dir;
+use crate::train::trainer::mean_loss;
+use anyhow::Result;
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct EvalArgs {
+    /// Model directory
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Text to predict: a file, or a directory of files
+    #[arg(long, value_name = "FILE|DIR")]
+    data: PathBuf,
+    /// Sequences computed at once; changes the speed only
+    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    batch_size: usize,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once.
+pub fn run(args: EvalArgs) -> Result<u8> {
+    args.device.check()?;
+    let model = model_dir::load(&args.model)?;
+    let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
+    let corpus = Corpus::load(&args.data)?;
+    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let window = model.config.max_seq_len.min(tokens.len().saturating_sub(1)).max(1);
+    let batches = whole_batches(&tokens, args.batch_size, window)?;
+    let Some((loss, count)) = mean_loss(&model, batches, &signals::interrupted)? else {
+        return Ok(signals::status().unwrap_or(1));
+    };
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "loss {loss:.4}  perplexity {:.3}  over {} tokens", loss.exp(), thousands(count))?;
+    Ok(0)
+}

@@ -1,0 +1,128 @@
+//! Arguments, printing and exit status; the work is done in the modules below.
+
+mod eval;
+mod generate;
+mod gradcheck;
+mod inspect;
+mod main_job;
+mod progress;
+mod signals;
+mod trace;
+mod train;
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// An LLM engine written by hand. Without a command: trains the small model of chapter 8 on this project's own sources
+/// and lets it write.
+#[derive(Parser)]
+#[command(name = "handgrad", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a model and write it as a directory
+    Train(Box<train::TrainArgs>),
+    /// Continue a text
+    Generate(generate::GenerateArgs),
+    /// Mean loss and perplexity of a model over a whole file
+    Eval(eval::EvalArgs),
+    /// Every layer's tensors, the logits and, with targets, the loss and all gradients, as a safetensors file
+    Trace(trace::TraceArgs),
+    /// Parameters, FLOPs and bytes of a model
+    Inspect(inspect::InspectArgs),
+    /// Check every operator's gradient against finite differences, in f64
+    Gradcheck(gradcheck::GradcheckArgs),
+}
+
+#[derive(Args)]
+struct Common {
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    /// Print nothing but results and errors
+    #[arg(long, global = true)]
+    quiet: bool,
+}
+
+/// Runs the program on its own arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    signals::install();
+    match run(cli) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS, // the reader of our output has seen enough
+        Err(error) => {
+            eprintln!("handgrad: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The exit status, if nothing failed.
+fn run(cli: Cli) -> Result<u8> {
+    let Common { threads, quiet } = cli.common;
+    if let Some(threads) = threads {
+        ensure!(threads > 0, "--threads: found 0, expected at least 1");
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    }
+    match cli.command {
+        None => main_job::run(quiet),
+        Some(Command::Train(args)) => train::run(*args, quiet),
+        Some(Command::Generate(args)) => generate::run(args),
+        Some(Command::Eval(args)) => eval::run(args),
+        Some(Command::Trace(args)) => trace::run(args),
+        Some(Command::Inspect(args)) => inspect::run(args),
+        Some(Command::Gradcheck(args)) => gradcheck::run(args),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Where to compute.
+#[derive(Args)]
+struct DeviceArgs {
+    /// Where to compute; this build knows cpu only
+    #[arg(long, default_value = "cpu", value_name = "cpu|cuda[:N]|emulator", value_parser = parse_device)]
+    device: String,
+}
+
+impl DeviceArgs {
+    /// Error: a device that this build cannot drive.
+    fn check(&self) -> Result<()> {
+        if self.device != "cpu" {
+            bail!("--device: found {}, expected cpu: this build has no CUDA support", self.device);
+        }
+        Ok(())
+    }
+}
+
+fn parse_device(text: &str) -> Result<String, String> {
+    let index = text.strip_prefix("cuda:").is_some_and(|n| n.parse::<usize>().is_ok());
+    if ["cpu", "cuda", "emulator"].contains(&text) || index {
+        return Ok(text.to_string());
+    }
+    Err("expected cpu, cuda, cuda:N or emulator".to_string())
+}
+
+/// 1,234,567
+fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,104 @@
+//! How a training run looks: a bar where standard error is a terminal, else a plain line every log step.
+
+use crate::train::{Observer, Recipe, StepReport};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub struct Progress {
+    view: View,
+    recipe: Recipe,
+    first_step: usize,
+    start: Instant,
+}
+
+enum View {
+    Quiet,
+    Lines,
+    Bar(ProgressBar),
+}
+
+impl Progress {
+    /// `first_step`: steps that were done before this run.
+    pub fn new(recipe: &Recipe, first_step: usize, quiet: bool) -> Progress {
+        let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
+        let view = match quiet {
+            true => View::Quiet,
+            false if std::io::stderr().is_terminal() && !dumb => View::Bar(bar(recipe.steps, first_step)),
+            false => View::Lines,
+        };
+        Progress { view, recipe: recipe.clone(), first_step, start: Instant::now() }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// A line above the bar.
+    pub fn say(&self, line: &str) {
+        match &self.view {
+            View::Quiet => {}
+            View::Lines => eprintln!("{line}"),
+            View::Bar(bar) => bar.println(line),
+        }
+    }
+
+    fn time_left(&self, step: usize) -> String {
+        let done = (step - self.first_step).max(1) as u32;
+        clock(self.start.elapsed() / done * (self.recipe.steps - step) as u32)
+    }
+}
+
+impl Observer for Progress {
+    fn step(&mut self, report: &StepReport, tokens_per_s: f64) {
+        let StepReport { step, loss, lr, .. } = *report;
+        let numbers = format!("loss {loss:.4}  lr {lr:.2e}  {tokens_per_s:.0} tokens/s");
+        match &self.view {
+            View::Quiet => {}
+            View::Bar(bar) => {
+                bar.set_message(format!("{numbers}  {} left", self.time_left(step)));
+                bar.set_position(step as u64);
+            }
+            // Every log step would be too many lines to read; about forty tell the story.
+            View::Lines if step.is_multiple_of(self.lines_every()) || step == 1 => {
+                eprintln!("step {step}/{}  {numbers}  {} left", self.recipe.steps, self.time_left(step));
+            }
+            View::Lines => {}
+        }
+    }
+
+    fn evaluated(&mut self, step: usize, val_loss: f64) {
+        self.say(&format!("step {step}: validation loss {val_loss:.4}"));
+    }
+
+    fn saved(&mut self, step: usize, dir: &Path) {
+        self.say(&format!("step {step}: saved {}", dir.display()));
+    }
+}
+
+impl Progress {
+    fn lines_every(&self) -> usize {
+        let log_every = self.recipe.log_every;
+        (self.recipe.steps / 40).div_ceil(log_every).max(1) * log_every
+    }
+}
+
+fn bar(steps: usize, first_step: usize) -> ProgressBar {
+    let template = "{bar:30} {pos}/{len}  {msg}";
+    let style = ProgressStyle::with_template(template).expect("a valid template").progress_chars("█▌ ");
+    ProgressBar::new(steps as u64).with_style(style).with_position(first_step as u64)
+}
+
+/// 1:02:03, or 2:03.
+fn clock(time: Duration) -> String {
+    let s = time.as_secs();
+    if s >= 3600 {
+        format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+    } else {
+        format!("{}:{:02}", s / 60, s % 60)
+    }
+}

@@ -1,0 +1,83 @@
+//! `handgrad trace`: what a model computes, tensor by tensor, for comparing with another engine (chapter 8, Q6).
+
+use super::DeviceArgs;
+use crate::dtype::DType;
+use crate::formats::{model_dir, rope_layout, safetensors};
+use crate::nn::Module;
+use crate::ops::{IGNORE_INDEX, cross_entropy};
+use crate::tape::Tape;
+use crate::tensor::Tensor;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct TraceArgs {
+    /// Model directory
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Token ids; sequences of the same length are separated by ';'
+    #[arg(long, value_name = "1,2,3[;4,5,6]")]
+    ids: String,
+    /// Next tokens, shaped like --ids; -100 does not count. Adds loss and gradients
+    #[arg(long, value_name = "2,3,4[;5,6,7]", allow_hyphen_values = true)]
+    targets: Option<String>,
+    /// Number type to compute in
+    #[arg(long, default_value = "f32", value_parser = ["f32", "f64", "bf16"])]
+    dtype: String,
+    /// The file to write
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+pub fn run(args: TraceArgs) -> Result<u8> {
+    args.device.check()?;
+    let dtype = match args.dtype.as_str() {
+        "f32" => DType::F32,
+        "f64" => DType::F64,
+        dtype => bail!("--dtype: found {dtype}, expected f32 or f64: bf16 needs --device cuda or emulator"),
+    };
+    let ids = parse_ids("--ids", &args.ids, 0)?;
+    let targets = args.targets.as_deref().map(|text| parse_ids("--targets", text, IGNORE_INDEX)).transpose()?;
+    let model = model_dir::load(&args.model)?.to_dtype(dtype)?;
+
+    let mut tape = if targets.is_some() { Tape::new() } else { Tape::inference() };
+    tape.keep_trace();
+    let logits = model.forward(&mut tape, &ids)?;
+    let mut tensors = tape.take_trace();
+    if let Some(targets) = targets {
+        let loss = cross_entropy(&mut tape, &logits, &targets, IGNORE_INDEX)?;
+        tensors.push(("loss".to_string(), loss.value().clone()));
+        let gradients = tape.backward(&loss)?;
+        for parameter in model.parameters() {
+            let zeros = || Tensor::zeros(parameter.value.shape(), dtype);
+            let gradient = gradients.get(&parameter.name).cloned().unwrap_or_else(zeros);
+            let gradient = rope_layout::to_file(&model.config, &parameter.name, &gradient)?;
+            tensors.push((format!("grad.{}", parameter.name), gradient));
+        }
+    }
+    safetensors::write(&args.out, &tensors, &[("format", "pt".to_string())])?;
+    Ok(0)
+}
+
+/// `1,2;3,4` as a u32 tensor [2,2]; negative numbers down to `least` in two's complement.
+fn parse_ids(flag: &str, text: &str, least: i32) -> Result<Tensor> {
+    let rows: Vec<Vec<u32>> = text.split(';').map(|row| parse_row(flag, row, least)).collect::<Result<_>>()?;
+    let t = rows[0].len();
+    for row in &rows {
+        ensure!(row.len() == t, "{flag}: found sequences of {t} and {} ids, expected the same length", row.len());
+    }
+    Tensor::from_vec(rows.concat(), &[rows.len(), t])
+}
+
+fn parse_row(flag: &str, row: &str, least: i32) -> Result<Vec<u32>> {
+    let parse = |text: &str| {
+        let id: i32 =
+            text.trim().parse().with_context(|| format!("{flag}: found '{}', expected a number", text.trim()))?;
+        ensure!(id >= least, "{flag}: found {id}, expected a number of at least {least}");
+        Ok(id as u32)
+    };
+    row.split(',').map(parse).collect()
+}

@@ -1,0 +1,256 @@
+//! `handgrad train`
+
+use super::progress::Progress;
+use super::{DeviceArgs, signals, thousands};
+use crate::data::batch::split;
+use crate::data::corpus::Corpus;
+use crate::formats::{config_json, model_dir, tokenizer_json};
+use crate::nn::{ModelConfig, Module, Transformer};
+use crate::optim::AdamW;
+use crate::tokenizer::Tokenizer;
+use crate::train::run::{Outcome, Run, prepare_out};
+use crate::train::state::{self, Source};
+use crate::train::{Recipe, Trainer};
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub struct TrainArgs {
+    /// The model: chapter8, classic, report-80m or report-197m; also sets the defaults of the flags below
+    #[arg(long, default_value = "chapter8", value_name = "NAME")]
+    pub preset: String,
+    /// The model from a config.json instead of the preset's
+    #[arg(long, value_name = "FILE.json")]
+    pub config: Option<PathBuf>,
+    /// Text to train on: a file, or a directory of files [default: this project's own sources and guide]
+    #[arg(long, value_name = "FILE|DIR")]
+    pub data: Option<PathBuf>,
+    /// char: the characters of the data; bytes: 256 bytes; or a tokenizer.json
+    #[arg(long, default_value = "char", value_name = "char|bytes|FILE.json")]
+    pub tokenizer: String,
+    /// The model directory to write
+    #[arg(long, value_name = "DIR", required_unless_present = "resume")]
+    pub out: Option<PathBuf>,
+    /// Replace a training run that --out holds
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Continue the run of a checkpoint, with its model, data and recipe; --steps and --out may be given anew
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "data", "tokenizer", "overwrite"])]
+    pub resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Number type of activations and weights; the CPU computes in f32
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
+    pub dtype: String,
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// Part of the tokens kept for validation, from the end of the text [default: 0.1]
+    #[arg(long, value_name = "0..1", conflicts_with = "resume")]
+    pub val_fraction: Option<f64>,
+}
+
+#[derive(Args, Default)]
+pub struct RecipeArgs {
+    /// Steps to train [default: 2000; report-*: 7418]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Sequences in a step [default: 12; report-*: 32]
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Tokens in a training window; a longer one than the preset's context raises the context [default: the context: 64; report-*: 768]
+    #[arg(long, value_name = "N")]
+    pub seq_len: Option<usize>,
+    /// Peak learning rate [default: 1e-3; report-*: 4e-4]
+    #[arg(long, value_name = "X")]
+    pub lr: Option<f64>,
+    /// Learning rate of the last step [default: a tenth of --lr]
+    #[arg(long, value_name = "X")]
+    pub min_lr: Option<f64>,
+    /// Steps over which the learning rate rises to its peak [default: 100; report-*: 500]
+    #[arg(long, value_name = "N")]
+    pub warmup: Option<usize>,
+    /// Decay of matrices per step, times the learning rate [default: 0.1]
+    #[arg(long, value_name = "X")]
+    pub weight_decay: Option<f64>,
+    /// Largest norm of all gradients together; 0 never clips [default: 1]
+    #[arg(long, value_name = "X")]
+    pub clip: Option<f64>,
+    /// AdamW's decay of the mean gradient [default: 0.9]
+    #[arg(long, value_name = "X")]
+    pub beta1: Option<f64>,
+    /// AdamW's decay of the mean squared gradient [default: 0.99; report-*: 0.999]
+    #[arg(long, value_name = "X")]
+    pub beta2: Option<f64>,
+    /// Seed of the first weights and of the training windows [default: 1337]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Steps between validations; 0: only at the end [default: 500; report-*: 1000]
+    #[arg(long, value_name = "N")]
+    pub eval_every: Option<usize>,
+    /// Batches of a validation; 0: the whole validation part [default: 0; report-*: 1000]
+    #[arg(long, value_name = "N")]
+    pub eval_batches: Option<usize>,
+    /// Steps between checkpoints, OUT/step-000100 and so on; 0: only at the end [default: 0; report-*: 1000]
+    #[arg(long, value_name = "N")]
+    pub save_every: Option<usize>,
+    /// Steps between lines of metrics.jsonl [default: 10]
+    #[arg(long, value_name = "N")]
+    pub log_every: Option<usize>,
+}
+
+impl RecipeArgs {
+    /// `base` with what the command line says.
+    fn apply(&self, base: Recipe) -> Recipe {
+        let lr = self.lr.unwrap_or(base.lr);
+        let min_lr = if self.lr.is_some() { lr / 10.0 } else { base.min_lr };
+        Recipe {
+            steps: self.steps.unwrap_or(base.steps),
+            batch_size: self.batch_size.unwrap_or(base.batch_size),
+            seq_len: self.seq_len.unwrap_or(base.seq_len),
+            lr,
+            min_lr: self.min_lr.unwrap_or(min_lr),
+            warmup: self.warmup.unwrap_or(base.warmup),
+            weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
+            clip: self.clip.unwrap_or(base.clip),
+            beta1: self.beta1.unwrap_or(base.beta1),
+            beta2: self.beta2.unwrap_or(base.beta2),
+            eps: base.eps,
+            seed: self.seed.unwrap_or(base.seed),
+            eval_every: self.eval_every.unwrap_or(base.eval_every),
+            eval_batches: self.eval_batches.unwrap_or(base.eval_batches),
+            save_every: self.save_every.unwrap_or(base.save_every),
+            log_every: self.log_every.unwrap_or(base.log_every),
+        }
+    }
+}
+
+pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
+    args.device.check()?;
+    ensure!(args.dtype == "f32", "--dtype: found {}, expected f32: bf16 needs --device cuda or emulator", args.dtype);
+    match &args.resume {
+        Some(dir) => resume(dir, &args, quiet),
+        None => start(&args, quiet),
+    }
+}
+
+fn start(args: &TrainArgs, quiet: bool) -> Result<u8> {
+    let mut recipe = args.recipe.apply(Recipe::preset(&args.preset)?);
+    let Some(out) = &args.out else { bail!("--out: expected a directory to write the model to") };
+    let source = Source {
+        data: args.data.as_ref().map(|path| path.display().to_string()),
+        val_fraction: args.val_fraction.unwrap_or(0.1),
+    };
+    let corpus = load_corpus(&source)?;
+    let tokenizer = make_tokenizer(&args.tokenizer, &corpus)?;
+    let config = model_config(args, &tokenizer, &mut recipe)?;
+    recipe.validate()?;
+    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let (train_tokens, validation) = split(&tokens, source.val_fraction, recipe.seq_len)?;
+    prepare_out(out, args.overwrite)?;
+    let model = Transformer::new(&config, recipe.seed)?;
+    let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
+    let run = Run { out: out.clone(), tokenizer: &tokenizer, source };
+    let (status, _) = train(&run, &mut trainer, &corpus.name, quiet)?;
+    Ok(status)
+}
+
+fn resume(dir: &Path, args: &TrainArgs, quiet: bool) -> Result<u8> {
+    let state = state::read(dir)?;
+    let recipe = args.recipe.apply(state.recipe.clone());
+    recipe.validate()?;
+    let corpus = load_corpus(&state.source)?;
+    let model = model_dir::load(dir)?;
+    let tokenizer = model_dir::load_tokenizer(dir, &model)?;
+    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let (train_tokens, validation) = split(&tokens, state.source.val_fraction, recipe.seq_len)?;
+    ensure!(
+        recipe.steps > state.step,
+        "--resume {}: found {} steps done, expected fewer than --steps, {}",
+        dir.display(),
+        state.step,
+        recipe.steps
+    );
+    let out = match &args.out {
+        Some(out) if out != dir => {
+            prepare_out(out, false)?;
+            out.clone()
+        }
+        _ => dir.to_path_buf(),
+    };
+    let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
+    state::restore(dir, &state, &mut trainer)?;
+    let run = Run { out, tokenizer: &tokenizer, source: state.source };
+    let (status, _) = train(&run, &mut trainer, &corpus.name, quiet)?;
+    Ok(status)
+}
+
+/// Runs the training and tells the story on standard error; the exit status, and whether it ran to its end.
+pub fn train(run: &Run, trainer: &mut Trainer, corpus: &str, quiet: bool) -> Result<(u8, bool)> {
+    let mut progress = Progress::new(&trainer.recipe, trainer.step, quiet);
+    progress.say(&summary(trainer, corpus));
+    let outcome = run.run(trainer, &mut progress, &signals::interrupted);
+    progress.finish();
+    match outcome? {
+        Outcome::Finished { .. } => Ok((0, true)),
+        Outcome::Interrupted { step } => {
+            let out = run.out.display();
+            progress
+                .say(&format!("interrupted: step {step} saved to {out}; go on with: handgrad train --resume {out}"));
+            Ok((signals::status().unwrap_or(1), false))
+        }
+    }
+}
+
+fn summary(trainer: &Trainer, corpus: &str) -> String {
+    let parameters = trainer.model.parameters();
+    let decayed: usize = parameters.iter().filter(|p| AdamW::decays(p)).map(|p| p.value.len()).sum();
+    let all = trainer.model.parameter_count();
+    format!(
+        "{} training and {} validation tokens of {corpus}; {} parameters, {} with weight decay and {} without",
+        thousands(trainer.train.len()),
+        thousands(trainer.validation.len()),
+        thousands(all),
+        thousands(decayed),
+        thousands(all - decayed),
+    )
+}
+
+fn load_corpus(source: &Source) -> Result<Corpus> {
+    match &source.data {
+        Some(path) => Corpus::load(Path::new(path)),
+        None => Ok(Corpus::builtin()),
+    }
+}
+
+fn make_tokenizer(name: &str, corpus: &Corpus) -> Result<Tokenizer> {
+    let end_of_text = corpus.documents.len() > 1; // one text has no end to learn
+    match name {
+        "char" => Ok(Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), end_of_text)),
+        "bytes" => Ok(Tokenizer::bytes(end_of_text)),
+        path => tokenizer_json::read(Path::new(path)),
+    }
+}
+
+/// The model of `--config` or `--preset`. A window longer than the preset's context raises the context.
+fn model_config(args: &TrainArgs, tokenizer: &Tokenizer, recipe: &mut Recipe) -> Result<ModelConfig> {
+    let vocab_size = tokenizer.vocab_size();
+    let mut config = match &args.config {
+        Some(path) => config_json::read(path)?,
+        None => ModelConfig::preset(&args.preset, Some(vocab_size))?,
+    };
+    ensure!(
+        vocab_size <= config.vocab_size,
+        "--config: found vocab_size {}, expected at least the tokenizer's {vocab_size}",
+        config.vocab_size
+    );
+    if args.recipe.seq_len.is_none() {
+        recipe.seq_len = config.max_seq_len;
+    }
+    if args.config.is_none() {
+        config.max_seq_len = config.max_seq_len.max(recipe.seq_len);
+    }
+    let (window, context) = (recipe.seq_len, config.max_seq_len);
+    ensure!(window <= context, "--seq-len: found {window}, expected at most the model's context of {context}");
+    Ok(config)
+}

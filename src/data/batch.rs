@@ -1,0 +1,102 @@
+//! Windows of a token row: drawn at random for training, in order for evaluation.
+
+use crate::Tensor;
+use anyhow::{Result, ensure};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// Ids and what should follow each of them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// u32 `[B,T]`.
+    pub ids: Tensor,
+    /// u32 `[B,T]`: the token after each id.
+    pub targets: Tensor,
+}
+
+impl Batch {
+    /// Windows of `t` tokens at the given starts, each of which has `t + 1` tokens from there on.
+    fn windows(tokens: &[u32], starts: impl Iterator<Item = usize>, t: usize) -> Batch {
+        let (mut ids, mut targets, mut rows) = (Vec::new(), Vec::new(), 0);
+        for start in starts {
+            ids.extend_from_slice(&tokens[start..start + t]);
+            targets.extend_from_slice(&tokens[start + 1..start + 1 + t]);
+            rows += 1;
+        }
+        let tensor = |data| Tensor::from_vec::<u32>(data, &[rows, t]).expect("t ids in every row");
+        Batch { ids: tensor(ids), targets: tensor(targets) }
+    }
+}
+
+/// `batch` windows of `t` tokens, each starting anywhere with the same probability, so windows may overlap and repeat.
+/// Of `n` tokens the starts are `0..n-t`: the last window's last target is the last token.
+/// Error: fewer than `t + 1` tokens, or a size of 0.
+pub fn random_batch(tokens: &[u32], batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
+    check_sizes(batch, t)?;
+    check_length("tokens", tokens, t + 1, &format!("a window of {t} and the token after it"))?;
+    let starts = tokens.len() - t;
+    Ok(Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t))
+}
+
+/// Whole batches in order. Neighbours share one token: the last target of a row is the first id of the next.
+/// There are `⌊(n - 1) / (batch·t)⌋`; tokens after the last whole batch are left out.
+/// Error: fewer than `batch·t + 1` tokens, or a size of 0.
+pub fn sequential_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
+    check_sizes(batch, t)?;
+    let per_batch = batch.saturating_mul(t);
+    check_length(
+        "tokens",
+        tokens,
+        per_batch.saturating_add(1),
+        &format!("a batch of {batch} x {t} and the token after it"),
+    )?;
+    let count = (tokens.len() - 1) / per_batch;
+    Ok((0..count).map(move |i| Batch::windows(tokens, (0..batch).map(|row| i * per_batch + row * t), t)))
+}
+
+/// Batches in order that predict every token after the first exactly once, for a loss over a whole text: first all whole
+/// batches, then a batch of fewer rows, then a single row of fewer tokens, the last two only if something is left.
+/// Error: fewer than 2 tokens, or a size of 0.
+pub fn whole_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
+    check_sizes(batch, t)?;
+    check_length("tokens", tokens, 2, "one id and the token after it")?;
+    let targets = tokens.len() - 1;
+    let (rows, rest) = (targets / t, targets % t);
+    let full = (0..rows).step_by(batch).map(move |first| {
+        let last = first.saturating_add(batch).min(rows);
+        Batch::windows(tokens, (first..last).map(|row| row * t), t)
+    });
+    let short = (rest > 0).then(|| Batch::windows(tokens, std::iter::once(rows * t), rest));
+    Ok(full.chain(short))
+}
+
+/// Training and validation tokens: the first `⌊n·(1 - val_fraction)⌋`, and the tail. `val_fraction` 0 keeps all for training.
+/// Error: a fraction outside `[0,1)`, or a part shorter than one window, `t + 1` tokens.
+pub fn split(tokens: &[u32], val_fraction: f64, t: usize) -> Result<(&[u32], &[u32])> {
+    ensure!(
+        (0.0..1.0).contains(&val_fraction),
+        "validation fraction: found {val_fraction}, expected at least 0 and below 1"
+    );
+    // A product that should be whole may come out a little above it; that must not cost training a token.
+    let exact = tokens.len() as f64 * val_fraction;
+    let val = ((exact * (1.0 - 1e-12)).ceil() as usize).min(tokens.len());
+    let (train, val) = tokens.split_at(tokens.len() - val);
+    let window =
+        format!("a window of {t} and the token after it; of {} tokens {val_fraction} are for validation", tokens.len());
+    check_length("training tokens", train, t + 1, &window)?;
+    if val_fraction > 0.0 {
+        check_length("validation tokens", val, t + 1, &window)?;
+    }
+    Ok((train, val))
+}
+
+fn check_sizes(batch: usize, t: usize) -> Result<()> {
+    ensure!(batch > 0, "batch size: found 0, expected at least 1");
+    ensure!(t > 0, "sequence length: found 0, expected at least 1");
+    Ok(())
+}
+
+fn check_length(what: &str, tokens: &[u32], needed: usize, why: &str) -> Result<()> {
+    ensure!(tokens.len() >= needed, "{what}: found {}, expected at least {needed} ({why})", tokens.len());
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Data: from documents to batches of token ids.
+//!
+//! [`Corpus`] holds the documents. A tokenizer turns them into one long row of ids, [`split`] keeps its tail for
+//! validation, and the rest of [`batch`] cuts it into windows: a window of `T` ids has as its targets the same window one
+//! token later.
+
+pub mod batch;
+pub mod corpus;
+
+pub use batch::{Batch, random_batch, sequential_batches, split, whole_batches};
+pub use corpus::Corpus;

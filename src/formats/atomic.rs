@@ -1,0 +1,91 @@
+//! Writing a file so that its name always leads to a complete file, old or new.
+//!
+//! The bytes go to a temporary file in the same directory, which is flushed to the disk, renamed over the old file, and the
+//! directory is flushed too. A process that dies on the way leaves only a temporary file, which [`clean`] removes; a power
+//! cut cannot leave a name that leads to bytes that never reached the disk.
+
+use anyhow::{Context, Result};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+
+/// Stands in every temporary name, between the name of the file and `PROCESS-NUMBER`.
+const MARK: &str = ".tmp-";
+
+/// Writes `path` with what `body` writes. On an error the old file is untouched and the temporary one is gone.
+/// Error: the path and the reason, the system's or that of `body`.
+pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    write_sized(path, None, body)
+}
+
+/// As [`write`], for a known number of bytes, which errors then name.
+pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    survive_file_size_limit();
+    let temporary = temporary_path(path)
+        .with_context(|| format!("{}: cannot be written, expected a path that ends in a file name", path.display()))?;
+    let result = fill(&temporary, body).and_then(|()| {
+        fs::rename(&temporary, path)?;
+        Ok(File::open(parent(path))?.sync_all()?)
+    });
+    result
+        .inspect_err(|_| {
+            // The reason for the failure matters more than whether the leftover could be removed.
+            let _ = fs::remove_file(&temporary);
+        })
+        .with_context(|| match bytes {
+            Some(bytes) => format!("{}: cannot be written ({bytes} bytes needed)", path.display()),
+            None => format!("{}: cannot be written", path.display()),
+        })
+}
+
+/// Removes temporary files that interrupted writes left in `directory`, not in directories below it. Call it where nothing
+/// else is writing there. Error: the directory cannot be listed or a file cannot be removed.
+pub fn clean(directory: &Path) -> Result<()> {
+    let place = || format!("{}: leftover temporary files cannot be removed", directory.display());
+    for entry in fs::read_dir(directory).with_context(place)? {
+        let entry = entry.with_context(place)?;
+        if entry.file_name().to_str().is_some_and(is_temporary) {
+            fs::remove_file(entry.path()).with_context(place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Creates the file, lets `body` write it, and flushes it to the disk.
+fn fill(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    body(&mut file)?;
+    let file = file.into_inner().map_err(|error| error.into_error())?;
+    Ok(file.sync_all()?)
+}
+
+/// `DIR/.NAME.tmp-PROCESS-NUMBER`: hidden, recognisable, and no other write's, whether in this process or another.
+fn temporary_path(path: &Path) -> Option<PathBuf> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name()?.to_string_lossy();
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    Some(parent(path).join(format!(".{name}{MARK}{}-{number}", std::process::id())))
+}
+
+fn is_temporary(name: &str) -> bool {
+    let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    name.starts_with('.')
+        && name.rsplit_once(MARK).and_then(|(_, end)| end.split_once('-')).is_some_and(|(a, b)| number(a) && number(b))
+}
+
+/// The directory of `path`: that of a bare name is the current one.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Past a limit on file sizes (`ulimit -f`) the system sends a signal that kills by default. Caught, the write fails with an
+/// error instead, and the error can be reported.
+fn survive_file_size_limit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Where it cannot be caught, the limit kills as it would have anyway.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    });
+}

@@ -1,0 +1,272 @@
+//! `config.json`: a model's configuration under Hugging Face keys.
+//!
+//! | `model_type` | is |
+//! |---|---|
+//! | `qwen3` | Pre-LN, RMSNorm, RoPE, SwiGLU, no biases, with QK-Norm |
+//! | `llama` | the same without QK-Norm |
+//! | `handgrad_classic` | any other combination, every switch spelled out |
+//!
+//! Two keys are ours, so that a configuration comes back exactly as it was: `handgrad_init` and
+//! `handgrad_scale_residual_init`. Settings that would make another model than the one built here (scaled RoPE, sliding windows,
+//! attention biases, other activations) are refused, never ignored.
+
+use super::{read_json, write_json};
+use crate::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Llama's `rope_theta` where a file does not say; files of Qwen3 have to.
+const LLAMA_ROPE_THETA: f64 = 10000.0;
+/// The standard deviation of initial weights where a file does not say. It matters to new models only.
+const INITIALIZER_RANGE: f64 = 0.02;
+
+/// Reads and validates a configuration. Errors name the file, the key, the value found and what was expected.
+pub fn read(path: &Path) -> Result<ModelConfig> {
+    from_json(&read_json(path)?).with_context(|| path.display().to_string())
+}
+
+/// Writes a configuration atomically.
+pub fn write(path: &Path, config: &ModelConfig) -> Result<()> {
+    write_json(path, &to_json(config))
+}
+
+/// The architectures that files tell apart.
+#[derive(Clone, Copy, PartialEq)]
+enum Family {
+    Qwen3,
+    Llama,
+    Classic,
+}
+
+impl Family {
+    fn of(config: &ModelConfig) -> Family {
+        let modern = config.norm_position == NormPosition::Pre
+            && config.norm == NormKind::RmsNorm
+            && config.feed_forward == FeedForwardKind::SwiGlu
+            && config.positions == Positions::Rope
+            && !config.bias;
+        match (modern, config.qk_norm) {
+            (true, true) => Family::Qwen3,
+            (true, false) => Family::Llama,
+            (false, _) => Family::Classic,
+        }
+    }
+
+    /// `model_type` and the entry of `architectures`.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Family::Qwen3 => ("qwen3", "Qwen3ForCausalLM"),
+            Family::Llama => ("llama", "LlamaForCausalLM"),
+            Family::Classic => ("handgrad_classic", "HandgradClassicForCausalLM"),
+        }
+    }
+
+    fn parse(model_type: &str) -> Result<Family> {
+        let all = [Family::Qwen3, Family::Llama, Family::Classic];
+        let family = all.into_iter().find(|family| family.names().0 == model_type);
+        family.with_context(|| format!("model_type: found '{model_type}', expected qwen3, llama or handgrad_classic"))
+    }
+}
+
+const NORM_POSITIONS: [(&str, NormPosition); 2] = [("pre", NormPosition::Pre), ("post", NormPosition::Post)];
+const NORMS: [(&str, NormKind); 2] = [("rms_norm", NormKind::RmsNorm), ("layer_norm", NormKind::LayerNorm)];
+const FEED_FORWARDS: [(&str, FeedForwardKind); 2] =
+    [("swiglu", FeedForwardKind::SwiGlu), ("gelu", FeedForwardKind::Gelu)];
+const POSITIONS: [(&str, Positions); 2] = [("rope", Positions::Rope), ("absolute", Positions::Absolute)];
+
+/// The word for a switch's value.
+fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    words.iter().find(|(_, v)| *v == value).map_or("", |(word, _)| word)
+}
+
+/// The file's content for a configuration.
+pub fn to_json(config: &ModelConfig) -> Value {
+    let family = Family::of(config);
+    let (model_type, architecture) = family.names();
+    let mut json = json!({
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_seq_len,
+        "num_hidden_layers": config.n_layer,
+        "num_attention_heads": config.n_head,
+        "num_key_value_heads": config.n_kv_head,
+        "hidden_size": config.n_embd,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.n_ff,
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tie_embeddings,
+        "torch_dtype": "float32",
+    });
+    match family {
+        Family::Classic => {
+            json["norm_position"] = json!(word(&NORM_POSITIONS, config.norm_position));
+            json["norm"] = json!(word(&NORMS, config.norm));
+            json["norm_eps"] = json!(config.norm_eps);
+            json["feed_forward"] = json!(word(&FEED_FORWARDS, config.feed_forward));
+            json["position_embedding"] = json!(word(&POSITIONS, config.positions));
+            json["qk_norm"] = json!(config.qk_norm);
+            json["bias"] = json!(config.bias);
+        }
+        Family::Qwen3 | Family::Llama => {
+            json["rms_norm_eps"] = json!(config.norm_eps);
+            json["hidden_act"] = json!("silu");
+            json["attention_bias"] = json!(false);
+            json["mlp_bias"] = json!(false);
+        }
+    }
+    let (init, std) = match config.init {
+        Init::Normal { std } => ("normal", Some(std)),
+        Init::TruncatedNormal { std } => ("truncated_normal", Some(std)),
+        Init::Xavier => ("xavier", None),
+        Init::He => ("he", None),
+    };
+    if let Some(std) = std {
+        json["initializer_range"] = json!(std);
+    }
+    json["handgrad_init"] = json!(init);
+    json["handgrad_scale_residual_init"] = json!(config.scale_residual_init);
+    json
+}
+
+/// The configuration in a file's content, validated. Errors name the key, the value found and what was expected.
+pub fn from_json(json: &Value) -> Result<ModelConfig> {
+    let Value::Object(map) = json else { bail!("found JSON that is not an object, expected a model's configuration") };
+    let keys = Keys(map);
+    let family = Family::parse(keys.required("model_type", "a string", Value::as_str)?)?;
+    let classic = family == Family::Classic;
+    if !classic {
+        refuse_other_models(&keys)?;
+    }
+    let (n_head, n_embd) = (keys.size("num_attention_heads")?, keys.size("hidden_size")?);
+    let head_dim = match keys.optional("head_dim", "a whole number", as_size)? {
+        Some(head_dim) => head_dim,
+        None => ModelConfig::default_head_dim(n_embd, n_head)?,
+    };
+    let config = ModelConfig {
+        vocab_size: keys.size("vocab_size")?,
+        max_seq_len: keys.size("max_position_embeddings")?,
+        n_layer: keys.size("num_hidden_layers")?,
+        n_head,
+        n_kv_head: keys.optional("num_key_value_heads", "a whole number", as_size)?.unwrap_or(n_head),
+        n_embd,
+        head_dim,
+        n_ff: keys.size("intermediate_size")?,
+        rope_theta: rope_theta(&keys, family)?,
+        norm_eps: keys.required(if classic { "norm_eps" } else { "rms_norm_eps" }, "a number", Value::as_f64)?,
+        norm_position: if classic { keys.switch("norm_position", &NORM_POSITIONS)? } else { NormPosition::Pre },
+        norm: if classic { keys.switch("norm", &NORMS)? } else { NormKind::RmsNorm },
+        feed_forward: if classic { keys.switch("feed_forward", &FEED_FORWARDS)? } else { FeedForwardKind::SwiGlu },
+        positions: if classic { keys.switch("position_embedding", &POSITIONS)? } else { Positions::Rope },
+        qk_norm: if classic { keys.flag("qk_norm")? } else { family == Family::Qwen3 },
+        tie_embeddings: keys.flag("tie_word_embeddings")?,
+        bias: if classic { keys.flag("bias")? } else { false },
+        init: init(&keys)?,
+        scale_residual_init: keys
+            .optional("handgrad_scale_residual_init", "true or false", Value::as_bool)?
+            .unwrap_or(false),
+    };
+    config.validate()?;
+    Ok(config)
+}
+
+/// Refuses what `qwen3` and `llama` files can ask for and the model here does not have.
+fn refuse_other_models(keys: &Keys) -> Result<()> {
+    let act = keys.optional("hidden_act", "a string", Value::as_str)?.unwrap_or("silu");
+    ensure!(act == "silu", "hidden_act: found '{act}', expected silu");
+    for key in ["attention_bias", "mlp_bias", "use_sliding_window"] {
+        let on = keys.optional(key, "true or false", Value::as_bool)?.unwrap_or(false);
+        ensure!(!on, "{key}: found true, expected false");
+    }
+    let layers = keys.optional("layer_types", "a list", Value::as_array)?;
+    if let Some(other) = layers.into_iter().flatten().find(|layer| *layer != "full_attention") {
+        bail!("layer_types: found {other}, expected \"full_attention\" in every layer");
+    }
+    Ok(())
+}
+
+/// RoPE's base: of old in `rope_theta`, in newer files inside `rope_parameters`. Its absence is not guessed for Qwen3, whose
+/// models were made with several.
+fn rope_theta(keys: &Keys, family: Family) -> Result<f64> {
+    let outer = keys.optional("rope_theta", "a number", Value::as_f64)?;
+    let parameters = keys.optional("rope_parameters", "an object", Value::as_object)?;
+    let inner = match parameters {
+        Some(map) => Keys(map).optional("rope_theta", "a number", Value::as_f64).context("rope_parameters")?,
+        None => None,
+    };
+    refuse_scaled_rope("rope_parameters", parameters)?;
+    refuse_scaled_rope("rope_scaling", keys.optional("rope_scaling", "an object", Value::as_object)?)?;
+    match (outer, inner) {
+        (Some(outer), Some(inner)) => {
+            ensure!(
+                outer == inner,
+                "rope_theta: found {outer}, and {inner} in rope_parameters, expected the same number"
+            );
+            Ok(outer)
+        }
+        (Some(theta), None) | (None, Some(theta)) => Ok(theta),
+        (None, None) if family == Family::Qwen3 => bail!("rope_theta: missing, expected a number"),
+        (None, None) => Ok(LLAMA_ROPE_THETA),
+    }
+}
+
+/// Accepts only plain RoPE. Old files say `type`, newer ones `rope_type`.
+fn refuse_scaled_rope(key: &str, map: Option<&Map<String, Value>>) -> Result<()> {
+    let Some(map) = map else { return Ok(()) };
+    for name in ["rope_type", "type"] {
+        let kind = map.get(name).filter(|kind| !kind.is_null());
+        if let Some(kind) = kind.filter(|kind| *kind != "default") {
+            bail!("{key}.{name}: found {kind}, expected \"default\": scaled RoPE is not supported");
+        }
+    }
+    for name in map.keys() {
+        let known = ["rope_type", "type", "rope_theta"].contains(&name.as_str()) || map[name].is_null();
+        ensure!(known, "{key}.{name}: found {}, expected plain RoPE without it", map[name]);
+    }
+    Ok(())
+}
+
+fn init(keys: &Keys) -> Result<Init> {
+    let std = keys.optional("initializer_range", "a number", Value::as_f64)?.unwrap_or(INITIALIZER_RANGE);
+    Ok(match keys.optional("handgrad_init", "a string", Value::as_str)?.unwrap_or("normal") {
+        "normal" => Init::Normal { std },
+        "truncated_normal" => Init::TruncatedNormal { std },
+        "xavier" => Init::Xavier,
+        "he" => Init::He,
+        other => bail!("handgrad_init: found '{other}', expected normal, truncated_normal, xavier or he"),
+    })
+}
+
+/// A JSON object whose values are asked for by key and type. `null` is as good as absent.
+struct Keys<'a>(&'a Map<String, Value>);
+
+impl<'a> Keys<'a> {
+    fn optional<T>(&self, key: &str, expected: &str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => get(value).map(Some).with_context(|| format!("{key}: found {value}, expected {expected}")),
+        }
+    }
+
+    fn required<T>(&self, key: &str, expected: &str, get: impl Fn(&'a Value) -> Option<T>) -> Result<T> {
+        self.optional(key, expected, get)?.with_context(|| format!("{key}: missing, expected {expected}"))
+    }
+
+    fn size(&self, key: &str) -> Result<usize> {
+        self.required(key, "a whole number", as_size)
+    }
+
+    fn flag(&self, key: &str) -> Result<bool> {
+        self.required(key, "true or false", Value::as_bool)
+    }
+
+    fn switch<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<T> {
+        let expected = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+        self.required(key, &expected, |value| words.iter().find(|(word, _)| value == word).map(|&(_, v)| v))
+    }
+}
+
+fn as_size(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|n| usize::try_from(n).ok())
+}

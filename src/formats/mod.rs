@@ -1,0 +1,35 @@
+//! Files of the ecosystem: what a model directory holds, in the formats that other programs read and write.
+//!
+//! | file | here |
+//! |---|---|
+//! | `config.json`       | [`config_json`]: Hugging Face keys of Qwen3 and Llama, and our own for the rest |
+//! | `model.safetensors` | [`weights`], over [`safetensors`] and [`rope_layout`] |
+//! | `tokenizer.json`    | [`tokenizer_json`] |
+//!
+//! Everything is written through [`atomic`]: a file is its old self or its new self, whatever happens meanwhile.
+
+pub mod atomic;
+pub mod config_json;
+pub mod model_dir;
+pub mod rope_layout;
+pub mod safetensors;
+pub mod tokenizer_json;
+pub mod weights;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Reads a JSON file. Errors name the path, and for bad JSON the line and column.
+pub fn read_json(path: &Path) -> Result<Value> {
+    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{}: not valid JSON", path.display()))
+}
+
+/// Writes a JSON file, indented, atomically.
+pub fn write_json(path: &Path, value: &Value) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    atomic::write_sized(path, Some(text.len() as u64), |file| Ok(file.write_all(&text)?))
+}

@@ -1,0 +1,51 @@
+//! A model directory, as Hugging Face lays it out: `config.json`, `model.safetensors`, `tokenizer.json`.
+
+use super::{config_json, tokenizer_json, weights};
+use crate::nn::{Module, Transformer};
+use crate::tensor::Tensor;
+use crate::tokenizer::Tokenizer;
+use anyhow::{Result, ensure};
+use std::path::Path;
+
+/// Writes the three files, each replaced whole.
+pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer) -> Result<()> {
+    let parameters: Vec<(String, Tensor)> =
+        model.parameters().into_iter().map(|p| (p.name.clone(), p.value.clone())).collect();
+    config_json::write(&dir.join("config.json"), &model.config)?;
+    weights::save(&dir.join("model.safetensors"), &model.config, &parameters)?;
+    tokenizer_json::write(&dir.join("tokenizer.json"), tokenizer)
+}
+
+/// Reads the model, in f32.
+///
+/// Errors: a missing directory or file; a file whose tensors are not exactly the configuration's.
+pub fn load(dir: &Path) -> Result<Transformer> {
+    ensure!(
+        dir.join("config.json").exists(),
+        "{}: found no config.json, expected a model directory (handgrad train --out DIR makes one)",
+        dir.display()
+    );
+    let config = config_json::read(&dir.join("config.json"))?;
+    let mut model = Transformer::new(&config, 0)?;
+    let expected: Vec<(String, Vec<usize>)> =
+        model.parameters().into_iter().map(|p| (p.name.clone(), p.value.shape().to_vec())).collect();
+    let mut loaded = weights::load(&dir.join("model.safetensors"), &config, &expected)?;
+    for parameter in model.parameters_mut() {
+        parameter.value = loaded.remove(&parameter.name).expect("load returns every expected tensor");
+    }
+    Ok(model)
+}
+
+/// Reads the tokenizer. Error: it has more tokens than the model's embedding has rows.
+pub fn load_tokenizer(dir: &Path, model: &Transformer) -> Result<Tokenizer> {
+    let path = dir.join("tokenizer.json");
+    ensure!(path.exists(), "{}: found no tokenizer.json, expected one beside the model", dir.display());
+    let tokenizer = tokenizer_json::read(&path)?;
+    let (tokens, rows) = (tokenizer.vocab_size(), model.config.vocab_size);
+    ensure!(
+        tokens <= rows,
+        "{}: found {tokens} tokens, expected at most the model's vocabulary of {rows}",
+        path.display()
+    );
+    Ok(tokenizer)
+}

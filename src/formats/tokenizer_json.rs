@@ -1,0 +1,183 @@
+//! `tokenizer.json`: a tokenizer in the format of Hugging Face's `tokenizers` library.
+//!
+//! Both kinds are written as byte-pair models that merge nothing: a vocabulary of single characters. For bytes those are the
+//! 256 printable characters by which the format stands for bytes, see [`printable`], and the text passes through its
+//! `ByteLevel` step on the way in and out. End-of-text is an added special token. The library gives the same ids for the same
+//! text, except that it also turns an end-of-text marker quoted in a text into the special token.
+
+use super::{read_json, write_json};
+use crate::tokenizer::{ByteTokenizer, CharTokenizer, END_OF_TEXT, Tokenizer};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Reads a tokenizer. Errors name the file, the key, what was found and what was expected.
+pub fn read(path: &Path) -> Result<Tokenizer> {
+    from_json(&read_json(path)?).with_context(|| path.display().to_string())
+}
+
+/// Writes a tokenizer atomically.
+pub fn write(path: &Path, tokenizer: &Tokenizer) -> Result<()> {
+    write_json(path, &to_json(tokenizer))
+}
+
+/// The printable character that stands for a byte: itself where it is visible in Latin-1, otherwise the next unused one
+/// from U+0100 on, so that no token in a file contains a blank or a control character.
+pub fn printable(byte: u8) -> char {
+    let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if visible(byte) {
+        return char::from(byte);
+    }
+    let hidden_before = (0..byte).filter(|&b| !visible(b)).count() as u32;
+    // At most 255 characters above U+0100: all of them exist.
+    char::from_u32(0x100 + hidden_before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The step before or after a byte model that turns text into printable bytes or back.
+fn byte_level() -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})
+}
+
+/// The file's content for a tokenizer.
+pub fn to_json(tokenizer: &Tokenizer) -> Value {
+    let (tokens, pre_tokenizer, decoder): (Vec<char>, Value, Value) = match tokenizer {
+        Tokenizer::Char(chars) => (chars.chars().to_vec(), Value::Null, json!({"type": "Fuse"})),
+        Tokenizer::Bytes(_) => ((0..=255).map(printable).collect(), byte_level(), byte_level()),
+    };
+    let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, c)| (c.to_string(), json!(id))).collect();
+    let end_of_text = tokenizer.end_of_text().map(|id| {
+        json!({
+            "id": id, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        })
+    });
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": Vec::from_iter(end_of_text),
+        "normalizer": null,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": null,
+        "decoder": decoder,
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": false,
+            "vocab": vocab,
+            "merges": [],
+        },
+    })
+}
+
+/// The tokenizer in a file's content. Error: anything that would make other ids than the two kinds of tokenizer make.
+pub fn from_json(json: &Value) -> Result<Tokenizer> {
+    let json = object(json, "tokenizer")?;
+    let steps = ["version", "added_tokens", "pre_tokenizer", "decoder", "model"];
+    // Other steps change the text or the ids, whatever they are called: none may be there.
+    for (key, value) in json.iter().filter(|(key, _)| !steps.contains(&key.as_str())) {
+        ensure!(value.is_null(), "{key}: found {}, expected null: this step is not supported", shown(value));
+    }
+    let tokens = vocabulary(json.get("model").unwrap_or(&Value::Null))?;
+    let end_of_text = end_of_text(json.get("added_tokens").unwrap_or(&Value::Null), tokens.len())?;
+    let pre_tokenizer = json.get("pre_tokenizer").unwrap_or(&Value::Null);
+    let decoder = json.get("decoder").unwrap_or(&Value::Null);
+    if pre_tokenizer.is_null() {
+        ensure!(decoder["type"] == "Fuse", "decoder: found {}, expected Fuse for characters", shown(decoder));
+        return Ok(Tokenizer::Char(CharTokenizer::from_chars(tokens, end_of_text)?));
+    }
+    check_byte_level(pre_tokenizer, decoder)?;
+    check_bytes(&tokens)?;
+    Ok(Tokenizer::Bytes(ByteTokenizer::new(end_of_text)))
+}
+
+/// The characters of a model that merges nothing, by id.
+fn vocabulary(model: &Value) -> Result<Vec<char>> {
+    let model = object(model, "model")?;
+    let kind = model.get("type").unwrap_or(&Value::Null);
+    ensure!(kind == "BPE", "model.type: found {}, expected BPE", shown(kind));
+    let merges = model.get("merges").and_then(Value::as_array).context("model.merges: missing, expected a list")?;
+    ensure!(merges.is_empty(), "model.merges: found {} merges, expected none: merges are not supported", merges.len());
+    let plain = |value: &Value| value.is_null() || value == &json!(false) || value == "" || value == &json!(0.0);
+    for (key, value) in
+        model.iter().filter(|(key, _)| !["type", "merges", "vocab", "ignore_merges"].contains(&key.as_str()))
+    {
+        ensure!(plain(value), "model.{key}: found {}, expected it switched off", shown(value));
+    }
+    let vocab = object(model.get("vocab").unwrap_or(&Value::Null), "model.vocab")?;
+    let mut tokens = vec![None; vocab.len()];
+    for (token, id) in vocab {
+        let mut chars = token.chars();
+        let (Some(c), None) = (chars.next(), chars.next()) else {
+            bail!("model.vocab: found token {token:?}, expected single characters");
+        };
+        let place = id.as_u64().and_then(|id| tokens.get_mut(usize::try_from(id).ok()?));
+        let place = place
+            .with_context(|| format!("model.vocab: found id {id} of {token:?}, expected 0 to {}", vocab.len() - 1))?;
+        if let Some(other) = place.replace(c) {
+            bail!("model.vocab: found id {id} for both {other:?} and {c:?}, expected each id once");
+        }
+    }
+    // As many different ids as there are places: none is empty.
+    Ok(tokens.into_iter().flatten().collect())
+}
+
+/// Whether the file adds end-of-text, the only token that may be added. Its id follows those of the vocabulary.
+fn end_of_text(added: &Value, id: usize) -> Result<bool> {
+    for token in added.as_array().into_iter().flatten() {
+        let (content, found) = (&token["content"], &token["id"]);
+        ensure!(content == END_OF_TEXT, "added_tokens: found {}, expected only {END_OF_TEXT}", shown(content));
+        ensure!(found == &json!(id), "added_tokens: found id {found} for {END_OF_TEXT}, expected {id}");
+    }
+    let count = added.as_array().map_or(0, Vec::len);
+    ensure!(count <= 1, "added_tokens: found {END_OF_TEXT} {count} times, expected it once");
+    Ok(count == 1)
+}
+
+/// Refuses steps that would split or change the text.
+fn check_byte_level(pre_tokenizer: &Value, decoder: &Value) -> Result<()> {
+    for (key, step) in [("pre_tokenizer", pre_tokenizer), ("decoder", decoder)] {
+        ensure!(step["type"] == "ByteLevel", "{key}: found {}, expected ByteLevel", shown(step));
+    }
+    // The library's own defaults are true, so an absent key means true.
+    for key in ["add_prefix_space", "use_regex"] {
+        let value = pre_tokenizer.get(key).unwrap_or(&Value::Bool(true));
+        ensure!(value == &json!(false), "pre_tokenizer.{key}: found {}, expected false", shown(value));
+    }
+    Ok(())
+}
+
+/// Refuses other ids than the bytes' own values.
+fn check_bytes(tokens: &[char]) -> Result<()> {
+    ensure!(
+        tokens.len() == ByteTokenizer::BYTES,
+        "model.vocab: found {} tokens, expected the {} bytes",
+        tokens.len(),
+        ByteTokenizer::BYTES
+    );
+    for (byte, &token) in (0..=255).zip(tokens) {
+        let expected = printable(byte);
+        ensure!(token == expected, "model.vocab: found {token:?} at id {byte}, expected {expected:?}");
+    }
+    Ok(())
+}
+
+fn object<'a>(value: &'a Value, key: &str) -> Result<&'a Map<String, Value>> {
+    value.as_object().with_context(|| format!("{key}: found {}, expected an object", shown(value)))
+}
+
+/// A value as errors show it: of an object its type, of anything long its beginning.
+fn shown(value: &Value) -> String {
+    match value.get("type") {
+        Some(Value::String(kind)) => kind.clone(),
+        _ => {
+            let text = value.to_string();
+            if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `model.safetensors`: a model's parameters, named and laid out as Hugging Face files have them.
+//!
+//! Parameters carry their file names inside the program too, so only the rows of q and k change place, in [`rope_layout`].
+
+use super::{rope_layout, safetensors};
+use crate::nn::config::ModelConfig;
+use crate::{DType, Tensor};
+use anyhow::{Result, ensure};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// The output head, which a tied model does not have on its own.
+const HEAD: &str = "lm_head.weight";
+const EMBEDDING: &str = "model.embed_tokens.weight";
+/// How many tensors an error lists of each kind before it only counts them.
+const LISTED: usize = 8;
+
+/// Writes all parameters atomically, in their own dtype. A tied model's one matrix for embedding and head is written once,
+/// as the embedding.
+pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)]) -> Result<()> {
+    let mut tensors = Vec::with_capacity(parameters.len());
+    for (name, tensor) in parameters {
+        if !(config.tie_embeddings && name == HEAD) {
+            tensors.push((name.clone(), rope_layout::to_file(config, name, tensor)?));
+        }
+    }
+    // Hugging Face's loader asks for this entry.
+    safetensors::write(path, &tensors, &[("format", "pt".to_string())])
+}
+
+/// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen exactly.
+/// Nothing is returned unless everything fits. Error: one line with all tensors that are missing, unexpected, or of the
+/// wrong shape or dtype. Left unread: frequency tables that old files hold (`…rotary_emb.inv_freq`), and the head of a tied
+/// model, with a warning on standard error if it differs from the embedding.
+pub fn load(path: &Path, config: &ModelConfig, expected: &[(String, Vec<usize>)]) -> Result<HashMap<String, Tensor>> {
+    let mut found = safetensors::read(path)?.tensors;
+    found.retain(|name, _| !name.ends_with(".rotary_emb.inv_freq"));
+    drop_redundant_head(path, config, expected, &mut found);
+    let problems = compare(&found, expected);
+    ensure!(
+        problems.is_empty(),
+        "{}: the tensors do not fit the configuration: {}",
+        path.display(),
+        problems.join("; ")
+    );
+    let mut parameters = HashMap::with_capacity(found.len());
+    for (name, tensor) in found {
+        let tensor = rope_layout::from_file(config, &name, &tensor.to_dtype(DType::F32)?)?;
+        parameters.insert(name, tensor);
+    }
+    Ok(parameters)
+}
+
+/// Removes the head that some files of tied models store a second time.
+fn drop_redundant_head(
+    path: &Path,
+    config: &ModelConfig,
+    expected: &[(String, Vec<usize>)],
+    found: &mut BTreeMap<String, Tensor>,
+) {
+    if !config.tie_embeddings || expected.iter().any(|(name, _)| name == HEAD) {
+        return;
+    }
+    let Some(head) = found.remove(HEAD) else { return };
+    let same = found.get(EMBEDDING).is_none_or(|embedding| {
+        embedding.shape() == head.shape() && embedding.to_f64_vec().iter().zip(head.to_f64_vec()).all(|(a, b)| *a == b)
+    });
+    if !same {
+        eprintln!(
+            "warning: {}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings is true: the embedding is used for both",
+            path.display()
+        );
+    }
+}
+
+/// Everything that keeps a file's tensors from being the expected ones, a line for each kind.
+fn compare(found: &BTreeMap<String, Tensor>, expected: &[(String, Vec<usize>)]) -> Vec<String> {
+    let shapes: HashMap<&str, &[usize]> =
+        expected.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+    let missing = expected.iter().filter(|(name, _)| !found.contains_key(name));
+    let missing: Vec<String> = missing.map(|(name, shape)| format!("{name} {shape:?}")).collect();
+    let (mut unexpected, mut misshaped, mut mistyped) = (vec![], vec![], vec![]);
+    for (name, tensor) in found {
+        let shape = tensor.shape();
+        match shapes.get(name.as_str()) {
+            None => unexpected.push(format!("{name} {shape:?}")),
+            Some(&expected) if expected != shape => {
+                misshaped.push(format!("{name}: found {shape:?}, expected {expected:?}"));
+            }
+            Some(_) if tensor.dtype() == DType::U32 => {
+                mistyped.push(format!("{name}: found whole numbers, expected floats"));
+            }
+            Some(_) => {}
+        }
+    }
+    let kinds = [
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("of another shape", misshaped),
+        ("of another dtype", mistyped),
+    ];
+    kinds.iter().filter(|(_, names)| !names.is_empty()).map(|(kind, names)| list(kind, names)).collect()
+}
+
+fn list(kind: &str, names: &[String]) -> String {
+    let listed = names[..names.len().min(LISTED)].join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => format!("{} {kind}: {listed}", names.len()),
+        more => format!("{} {kind}: {listed} and {more} more", names.len()),
+    }
+}

@@ -1,0 +1,58 @@
+//! What a model costs: parameters by component (report §8.1), FLOPs and bytes per token, KV cache (chapter 8.3, report §9.2).
+//!
+//! ```text
+//! FLOPs per token, forward     2 per weight of every matrix product + 4 L H D T for the scores and the weighted sum
+//! FLOPs per token, training    3 times as much: each product has two gradients
+//! KV cache                     2 L Hkv T D numbers a sequence
+//! ```
+
+use super::config::ModelConfig;
+use super::{Module, Transformer};
+
+/// Parameters of one component.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Component {
+    pub name: &'static str,
+    pub parameters: usize,
+}
+
+/// The parameters of a model, grouped; components that the model lacks are left out.
+pub fn components(model: &Transformer) -> Vec<Component> {
+    let count = |name, belongs: &dyn Fn(&str) -> bool| {
+        let parameters = model.parameters().iter().filter(|p| belongs(&p.name)).map(|p| p.value.len()).sum();
+        Component { name, parameters }
+    };
+    let all = vec![
+        count("token embedding", &|name| name.contains("embed_tokens")),
+        count("position embedding", &|name| name.contains("embed_positions")),
+        count("attention", &|name| name.contains("self_attn") && !name.contains("_norm")),
+        count("QK-norm gains", &|name| name.contains("self_attn") && name.contains("_norm")),
+        count("feed-forward", &|name| name.contains("mlp")),
+        count("norms", &|name| name.contains("layernorm") || name.starts_with("model.norm")),
+        count("output head", &|name| name.starts_with("lm_head")),
+    ];
+    all.into_iter().filter(|component| component.parameters > 0).collect()
+}
+
+/// Weights that multiply each token: every matrix but the embedding tables, and the head even when it is tied.
+pub fn matmul_weights(config: &ModelConfig) -> usize {
+    let ModelConfig { n_embd: c, n_head: h, n_kv_head: hkv, head_dim: d, n_ff: f, .. } = *config;
+    let attention = c * h * d * 2 + c * hkv * d * 2;
+    let matrices = if config.feed_forward == super::config::FeedForwardKind::SwiGlu { 3 } else { 2 };
+    config.n_layer * (attention + matrices * c * f) + c * config.vocab_size
+}
+
+/// FLOPs of computing one token's logits with `t` positions to attend to.
+pub fn forward_flops(config: &ModelConfig, t: usize) -> usize {
+    2 * matmul_weights(config) + 4 * config.n_layer * config.n_head * config.head_dim * t
+}
+
+/// FLOPs per token of training on sequences of `t` tokens: a causal query sees half of them on average.
+pub fn training_flops(config: &ModelConfig, t: usize) -> usize {
+    3 * forward_flops(config, t.div_ceil(2))
+}
+
+/// Bytes of the keys and values of one sequence of `t` positions.
+pub fn kv_cache_bytes(config: &ModelConfig, t: usize, bytes_per_number: usize) -> usize {
+    2 * config.n_layer * config.n_kv_head * t * config.head_dim * bytes_per_number
+}

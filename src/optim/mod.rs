@@ -1,0 +1,9 @@
+//! From gradients to new weights: clipping, the learning-rate schedule, AdamW.
+
+pub mod adamw;
+pub mod clip;
+pub mod schedule;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use clip::clip_grad_norm;
+pub use schedule::CosineSchedule;

@@ -1,0 +1,15 @@
+//! Training (chapter 8.2.3, report §7): batches in, a model directory and metrics out.
+//!
+//! ```text
+//! tokens → random_batch → Transformer::loss → Tape::backward → clip_grad_norm → AdamW::step → metrics.jsonl
+//! ```
+
+pub mod metrics;
+pub mod recipe;
+pub mod run;
+pub mod state;
+pub mod trainer;
+
+pub use recipe::Recipe;
+pub use run::{Observer, Outcome, Run};
+pub use trainer::{StepReport, Trainer};

@@ -1,0 +1,111 @@
+//! The numbers of a training run (report §8.1), with each preset's defaults.
+
+use crate::optim::{AdamWConfig, CosineSchedule};
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Everything but the model and the data that decides what a run computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    pub steps: usize,
+    /// Sequences of a step.
+    pub batch_size: usize,
+    /// Tokens of a training window.
+    pub seq_len: usize,
+    /// Peak learning rate.
+    pub lr: f64,
+    pub min_lr: f64,
+    /// Steps until the peak.
+    pub warmup: usize,
+    pub weight_decay: f64,
+    /// Largest global gradient norm; 0 never clips.
+    pub clip: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub seed: u64,
+    /// Steps between evaluations; 0 evaluates only at the end.
+    pub eval_every: usize,
+    /// Batches of an evaluation; 0 takes the whole validation part.
+    pub eval_batches: usize,
+    /// Steps between intermediate checkpoints; 0 saves only at the end.
+    pub save_every: usize,
+    /// Steps between lines of metrics.
+    pub log_every: usize,
+}
+
+impl Recipe {
+    /// The defaults of a preset. Error: an unknown name.
+    pub fn preset(name: &str) -> Result<Recipe> {
+        let small = Recipe {
+            steps: 2000,
+            batch_size: 12,
+            seq_len: 64,
+            lr: 1e-3,
+            min_lr: 1e-4,
+            warmup: 100,
+            weight_decay: 0.1,
+            clip: 1.0,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            seed: 1337,
+            eval_every: 500,
+            eval_batches: 0,
+            save_every: 0,
+            log_every: 10,
+        };
+        match name {
+            "chapter8" | "classic" => Ok(small),
+            // Report §8.1: 1.458 billion tokens in steps of 256 · 768. Its batch of 256 was 8 accumulated ones of 32.
+            "report-80m" | "report-197m" => Ok(Recipe {
+                steps: 7418,
+                batch_size: 32,
+                seq_len: 768,
+                lr: 4e-4,
+                min_lr: 4e-5,
+                warmup: 500,
+                beta2: 0.999,
+                eval_every: 1000,
+                eval_batches: 1000,
+                save_every: 1000,
+                ..small
+            }),
+            _ => anyhow::bail!("preset: found '{name}', expected chapter8, classic, report-80m or report-197m"),
+        }
+    }
+
+    pub fn schedule(&self) -> CosineSchedule {
+        CosineSchedule { max: self.lr, min: self.min_lr, warmup: self.warmup, total: self.steps }
+    }
+
+    pub fn adamw(&self) -> AdamWConfig {
+        AdamWConfig { beta1: self.beta1, beta2: self.beta2, eps: self.eps, weight_decay: self.weight_decay }
+    }
+
+    /// Refuses numbers that cannot train, naming the flag, the value and the range.
+    pub fn validate(&self) -> Result<()> {
+        for (flag, value) in [
+            ("steps", self.steps),
+            ("batch-size", self.batch_size),
+            ("seq-len", self.seq_len),
+            ("log-every", self.log_every),
+        ] {
+            ensure!(value > 0, "--{flag}: found 0, expected at least 1");
+        }
+        for (flag, value) in [
+            ("lr", self.lr),
+            ("min-lr", self.min_lr),
+            ("weight-decay", self.weight_decay),
+            ("clip", self.clip),
+            ("eps", self.eps),
+        ] {
+            ensure!(value.is_finite() && value >= 0.0, "--{flag}: found {value}, expected 0 or a positive number");
+        }
+        ensure!(self.min_lr <= self.lr, "--min-lr: found {}, expected at most --lr, {}", self.min_lr, self.lr);
+        for (flag, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            ensure!((0.0..1.0).contains(&value), "--{flag}: found {value}, expected 0 to less than 1");
+        }
+        Ok(())
+    }
+}

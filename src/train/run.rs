@@ -1,0 +1,143 @@
+//! A whole training run (report §7.1): steps, logs, evaluations, checkpoints, and a clean end when interrupted.
+
+use super::metrics::Metrics;
+use super::state::{self, Source};
+use super::{StepReport, Trainer};
+use crate::formats::atomic;
+use crate::tokenizer::Tokenizer;
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Where a run writes and what it needs besides the trainer.
+pub struct Run<'a> {
+    /// The model directory that comes out; intermediate checkpoints are `step-000100` within it.
+    pub out: PathBuf,
+    pub tokenizer: &'a Tokenizer,
+    pub source: Source,
+}
+
+/// Who watches a run. Every method does nothing unless it is given.
+pub trait Observer {
+    fn step(&mut self, _report: &StepReport, _tokens_per_s: f64) {}
+    fn evaluated(&mut self, _step: usize, _val_loss: f64) {}
+    fn saved(&mut self, _step: usize, _dir: &Path) {}
+}
+
+/// Watches nothing.
+pub struct Silent;
+impl Observer for Silent {}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// With the last validation loss, if there is a validation part.
+    Finished { val_loss: Option<f64> },
+    /// A checkpoint of this step was written.
+    Interrupted { step: usize },
+}
+
+/// Makes the output directory and refuses one that holds a run, unless `overwrite`.
+pub fn prepare_out(out: &Path, overwrite: bool) -> Result<()> {
+    if out.exists() {
+        ensure!(out.is_dir(), "--out {}: found a file, expected a directory or a new path", out.display());
+        let holds_run =
+            ["model.safetensors", "trainer_state.json", "metrics.jsonl"].iter().any(|f| out.join(f).exists());
+        ensure!(
+            !holds_run || overwrite,
+            "--out {}: found a training run, expected a new directory; choose another, or continue it with --resume, or replace it with --overwrite",
+            out.display()
+        );
+    }
+    std::fs::create_dir_all(out).with_context(|| format!("--out {}: cannot be made", out.display()))?;
+    atomic::write(&out.join("write-test"), |_| Ok(()))
+        .and_then(|_| Ok(std::fs::remove_file(out.join("write-test"))?))
+        .with_context(|| format!("--out {}: cannot be written to", out.display()))?;
+    atomic::clean(out)
+}
+
+impl Run<'_> {
+    /// Trains to the recipe's last step. `interrupted` is asked after each step and each evaluation batch.
+    ///
+    /// Errors: a loss or gradient that is not finite, a full disk; checkpoints written before stay as they are.
+    pub fn run(
+        &self,
+        trainer: &mut Trainer,
+        observer: &mut dyn Observer,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Outcome> {
+        let recipe = trainer.recipe.clone();
+        let due = |every: usize, step: usize| step == recipe.steps || (every > 0 && step.is_multiple_of(every));
+        let resumed = (trainer.step > 0).then_some(trainer.step);
+        let mut metrics = Metrics::open(&self.out.join("metrics.jsonl"), resumed)?;
+        let mut clock = Clock::start();
+        let mut val_loss = None;
+        while trainer.step < recipe.steps {
+            let report = trainer.train_step().with_context(|| self.last_checkpoint())?;
+            let (step, tokens) = (report.step, report.step * trainer.tokens_per_step());
+            clock.add(trainer.tokens_per_step());
+            observer.step(&report, clock.tokens_per_s());
+            if due(recipe.log_every, step) {
+                metrics.step(&report, tokens, clock.tokens_per_s())?;
+                clock = Clock::start();
+            }
+            if !interrupted() && due(recipe.eval_every, step) {
+                let pause = Instant::now();
+                if let Some(loss) = trainer.evaluate(interrupted)? {
+                    metrics.evaluation(step, tokens, loss)?;
+                    observer.evaluated(step, loss);
+                    val_loss = Some(loss);
+                }
+                clock.pause(pause);
+            }
+            if interrupted() {
+                state::save(&self.out, trainer, self.tokenizer, &self.source)?;
+                return Ok(Outcome::Interrupted { step });
+            }
+            if step < recipe.steps && due(recipe.save_every, step) {
+                let pause = Instant::now();
+                let dir = self.out.join(format!("step-{step:06}"));
+                std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+                state::save(&dir, trainer, self.tokenizer, &self.source)?;
+                observer.saved(step, &dir);
+                clock.pause(pause);
+            }
+        }
+        state::save(&self.out, trainer, self.tokenizer, &self.source)?;
+        observer.saved(trainer.step, &self.out);
+        Ok(Outcome::Finished { val_loss })
+    }
+
+    /// For an error in the middle of a run: what is left to go on from.
+    fn last_checkpoint(&self) -> String {
+        let steps = std::fs::read_dir(&self.out).into_iter().flatten().flatten().map(|entry| entry.path());
+        let last = steps.filter(|path| path.join("trainer_state.json").exists()).max();
+        match last {
+            Some(path) => format!("training stopped; the last checkpoint is {}", path.display()),
+            None => "training stopped before the first checkpoint".to_string(),
+        }
+    }
+}
+
+/// Tokens per second since the last log, evaluation and saving left out.
+struct Clock {
+    start: Instant,
+    tokens: usize,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { start: Instant::now(), tokens: 0 }
+    }
+
+    fn add(&mut self, tokens: usize) {
+        self.tokens += tokens;
+    }
+
+    fn pause(&mut self, since: Instant) {
+        self.start += since.elapsed();
+    }
+
+    fn tokens_per_s(&self) -> f64 {
+        self.tokens as f64 / self.start.elapsed().as_secs_f64().max(1e-9)
+    }
+}

@@ -1,0 +1,83 @@
+//! Checkpoints (report §7.2): a model directory plus what training needs to go on.
+//!
+//! `optimizer.safetensors` holds AdamW's moments as `exp_avg.NAME` and `exp_avg_sq.NAME`, in the layout of the model file;
+//! `trainer_state.json` the step, the recipe and where the data came from.
+
+use super::{Recipe, Trainer};
+use crate::formats::{model_dir, rope_layout, safetensors, write_json};
+use crate::nn::Module;
+use crate::optim::adamw::Moments;
+use crate::tensor::Tensor;
+use crate::tokenizer::Tokenizer;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What `trainer_state.json` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerState {
+    /// Steps done.
+    pub step: usize,
+    pub finished: bool,
+    pub source: Source,
+    pub recipe: Recipe,
+}
+
+/// Where the training tokens came from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// The path given as `--data`; `None` is the built-in corpus.
+    pub data: Option<String>,
+    /// The part of the tokens kept for validation, from the end.
+    pub val_fraction: f64,
+}
+
+/// Writes a checkpoint into `dir`. Each file is replaced whole, `trainer_state.json` last.
+pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Source) -> Result<()> {
+    model_dir::save(dir, &trainer.model, tokenizer)?;
+    let mut tensors = vec![];
+    for (name, moments) in &trainer.optimizer.moments {
+        for (kind, moment) in [("exp_avg", &moments.m), ("exp_avg_sq", &moments.v)] {
+            tensors.push((format!("{kind}.{name}"), rope_layout::to_file(&trainer.model.config, name, moment)?));
+        }
+    }
+    let step = trainer.optimizer.step.to_string();
+    safetensors::write(&dir.join("optimizer.safetensors"), &tensors, &[("step", step)])?;
+    let state = TrainerState {
+        step: trainer.step,
+        finished: trainer.step >= trainer.recipe.steps,
+        source: source.clone(),
+        recipe: trainer.recipe.clone(),
+    };
+    write_json(&dir.join("trainer_state.json"), &serde_json::to_value(&state)?)
+}
+
+/// Reads `trainer_state.json`.
+pub fn read(dir: &Path) -> Result<TrainerState> {
+    let path = dir.join("trainer_state.json");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("{}: cannot be read, expected a checkpoint of handgrad train", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}: not a trainer state", path.display()))
+}
+
+/// Gives `trainer`, whose model was loaded from `dir`, the step and moments that stand there.
+pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Result<()> {
+    let path = dir.join("optimizer.safetensors");
+    let mut file = safetensors::read(&path)?;
+    let config = trainer.model.config.clone();
+    for parameter in trainer.model.parameters() {
+        let name = &parameter.name;
+        let mut moment = |kind: &str| -> Result<Tensor> {
+            let key = format!("{kind}.{name}");
+            let Some(tensor) = file.tensors.remove(&key) else { bail!("{}: {key} is missing", path.display()) };
+            let (found, expected) = (tensor.shape(), parameter.value.shape());
+            ensure!(found == expected, "{}: {key}: found {found:?}, expected {expected:?}", path.display());
+            rope_layout::from_file(&config, name, &tensor)
+        };
+        let moments = Moments { m: moment("exp_avg")?, v: moment("exp_avg_sq")? };
+        trainer.optimizer.moments.insert(name.clone(), moments);
+    }
+    trainer.step = state.step;
+    trainer.optimizer.step = state.step;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! One training step, and evaluation.
+
+use super::Recipe;
+use crate::data::batch::{Batch, random_batch, whole_batches};
+use crate::nn::{Module, Transformer};
+use crate::optim::{AdamW, clip_grad_norm};
+use crate::tape::Tape;
+use anyhow::{Context, Result, ensure};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// A model being trained.
+pub struct Trainer {
+    pub model: Transformer,
+    pub optimizer: AdamW,
+    pub recipe: Recipe,
+    /// Training tokens.
+    pub train: Vec<u32>,
+    /// Validation tokens; empty if there is no validation.
+    pub validation: Vec<u32>,
+    /// Steps done.
+    pub step: usize,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// Counted from 1.
+    pub step: usize,
+    /// Mean over the step's tokens, before the update.
+    pub loss: f64,
+    pub lr: f64,
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+}
+
+impl Trainer {
+    pub fn new(model: Transformer, recipe: Recipe, train: Vec<u32>, validation: Vec<u32>) -> Trainer {
+        let optimizer = AdamW::new(recipe.adamw());
+        Trainer { model, optimizer, recipe, train, validation, step: 0 }
+    }
+
+    /// Tokens of one step.
+    pub fn tokens_per_step(&self) -> usize {
+        self.recipe.batch_size * self.recipe.seq_len
+    }
+
+    /// The windows of step `step`, drawn from the seed and the step alone: the place in the data needs no saving.
+    fn batch(&self, step: usize) -> Result<Batch> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
+        rng.set_stream(step as u64);
+        random_batch(&self.train, self.recipe.batch_size, self.recipe.seq_len, &mut rng)
+    }
+
+    /// Forward, backward, clip, update.
+    ///
+    /// Error: a loss or gradient that is not finite, with the step; weights, moments and step counter are then unchanged.
+    pub fn train_step(&mut self) -> Result<StepReport> {
+        let step = self.step + 1;
+        let batch = self.batch(step)?;
+        let mut tape = Tape::new();
+        let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
+        let loss_value = loss.value().item()?;
+        ensure!(
+            loss_value.is_finite(),
+            "step {step}: found loss {loss_value}, expected a finite number; try a lower --lr"
+        );
+        let mut gradients = tape.backward(&loss)?;
+        drop(loss);
+        let grad_norm = clip_grad_norm(&mut gradients, &self.model.parameters(), self.recipe.clip)
+            .with_context(|| format!("step {step}"))?;
+        let lr = self.recipe.schedule().at(step);
+        self.optimizer.step(self.model.parameters_mut(), &gradients, lr)?;
+        self.step = step;
+        Ok(StepReport { step, loss: loss_value, lr, grad_norm })
+    }
+
+    /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop.
+    pub fn evaluate(&self, interrupted: &dyn Fn() -> bool) -> Result<Option<f64>> {
+        if self.validation.is_empty() {
+            return Ok(None);
+        }
+        let batches = whole_batches(&self.validation, self.recipe.batch_size, self.recipe.seq_len)?;
+        let limit = if self.recipe.eval_batches == 0 { usize::MAX } else { self.recipe.eval_batches };
+        Ok(mean_loss(&self.model, batches.take(limit), interrupted)?.map(|(loss, _)| loss))
+    }
+}
+
+/// The mean loss of a model over all targets of `batches`, and their number; `None` if interrupted.
+pub fn mean_loss(
+    model: &Transformer,
+    batches: impl Iterator<Item = Batch>,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Option<(f64, usize)>> {
+    let (mut sum, mut count) = (0.0, 0);
+    for batch in batches {
+        if interrupted() {
+            return Ok(None);
+        }
+        let loss = model.loss(&mut Tape::inference(), &batch.ids, &batch.targets)?.value().item()?;
+        sum += loss * batch.targets.len() as f64;
+        count += batch.targets.len();
+    }
+    Ok(Some((sum / count as f64, count)))
+}
