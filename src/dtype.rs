@@ -61,12 +61,15 @@ pub trait Float: Element + num_traits::Float + num_traits::NumAssign + std::iter
 }
 
 impl Float for f32 {
+    #[inline(always)]
     fn exp_simd(self) -> f32 {
         simd::exp(self)
     }
+    #[inline(always)]
     fn tanh_simd(self) -> f32 {
         simd::tanh(self)
     }
+    #[inline(always)]
     fn of(value: f64) -> f32 {
         value as f32
     }

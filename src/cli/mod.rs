@@ -10,7 +10,7 @@ mod signals;
 mod trace;
 mod train;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -68,11 +68,16 @@ pub fn main() -> ExitCode {
 /// The exit status, if nothing failed.
 fn run(cli: Cli) -> Result<u8> {
     let Common { threads, quiet } = cli.common;
-    if let Some(threads) = threads {
-        ensure!(threads > 0, "--threads: found 0, expected at least 1");
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
-    }
-    match cli.command {
+    let pool = match threads {
+        Some(0) => bail!("--threads: found 0, expected at least 1"),
+        threads => rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build()?, // 0: one for each core
+    };
+    // From a thread of the pool, or each product would wait for the pool to wake up.
+    pool.install(|| dispatch(cli.command, quiet))
+}
+
+fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
+    match command {
         None => main_job::run(quiet),
         Some(Command::Train(args)) => train::run(*args, quiet),
         Some(Command::Generate(args)) => generate::run(args),

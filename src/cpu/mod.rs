@@ -4,4 +4,5 @@
 pub mod attention;
 pub mod gemm;
 pub mod parallel;
+pub mod reduce;
 pub mod simd;

@@ -13,6 +13,7 @@
 
 use super::unsupported;
 use crate::cpu::parallel::{map_rows, par_rows};
+use crate::cpu::reduce::{max_of, sum_of};
 use crate::dtype::{DType, Float};
 use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
@@ -93,11 +94,16 @@ fn read_targets(targets: &Tensor, vocab_size: usize, ignore_index: i32) -> Resul
 fn reference<F: Float>(logits: &Tensor, targets: &[Option<usize>]) -> Result<(Vec<f64>, Tensor, Tensor)> {
     let (rows, cols) = logits.rows_cols();
     let x = logits.as_slice::<F>()?;
-    let (max, sum): (Vec<F>, Vec<F>) = map_rows(rows, cols, |i| {
-        let row = &x[i * cols..][..cols];
-        let max = row.iter().fold(F::neg_infinity(), |m, &x| if x > m { x } else { m });
-        (max, row.iter().map(|&x| (x - max).exp_simd()).sum::<F>())
-    })
+    let (max, sum): (Vec<F>, Vec<F>) = map_rows(
+        rows,
+        cols,
+        #[inline(always)]
+        |i| {
+            let row = &x[i * cols..][..cols];
+            let max = max_of(row);
+            (max, sum_of(row, |x| (x - max).exp_simd()))
+        },
+    )
     .into_iter()
     .unzip();
     let loss = |(i, target): (usize, &Option<usize>)| match target {
@@ -114,14 +120,19 @@ fn backward_reference<F: Float>(saved: CrossEntropy, d_loss: f64) -> Result<Tens
     let (max, sum) = (max.as_slice::<F>()?, sum.as_slice::<F>()?);
     let factor = F::of(d_loss / counted.max(1) as f64);
     let mut d_logits = logits;
-    par_rows(d_logits.as_mut_slice::<F>()?, cols, |i, row| match targets[i] {
-        Some(target) => {
-            for x in row.iter_mut() {
-                *x = factor * ((*x - max[i]).exp_simd() / sum[i]);
+    par_rows(
+        d_logits.as_mut_slice::<F>()?,
+        cols,
+        #[inline(always)]
+        |i, row| match targets[i] {
+            Some(target) => {
+                for x in row.iter_mut() {
+                    *x = factor * ((*x - max[i]).exp_simd() / sum[i]);
+                }
+                row[target] -= factor;
             }
-            row[target] -= factor;
-        }
-        None => row.fill(F::zero()),
-    });
+            None => row.fill(F::zero()),
+        },
+    );
     Ok(d_logits)
 }

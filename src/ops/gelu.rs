@@ -39,11 +39,13 @@ impl Backward for Gelu {
     }
 }
 
+#[inline(always)]
 fn gelu_of<F: Float>(x: F) -> F {
     let half = F::of(0.5);
     half * x * (F::one() + tanh_term(x))
 }
 
+#[inline(always)]
 fn gelu_slope<F: Float>(x: F) -> F {
     let half = F::of(0.5);
     let tanh = tanh_term(x);
@@ -51,10 +53,12 @@ fn gelu_slope<F: Float>(x: F) -> F {
     half * (F::one() + tanh) + half * x * (F::one() - tanh * tanh) * u_slope
 }
 
+#[inline(always)]
 fn tanh_term<F: Float>(x: F) -> F {
     (root_two_over_pi::<F>() * (x + F::of(CUBIC) * x * x * x)).tanh_simd()
 }
 
+#[inline(always)]
 fn root_two_over_pi<F: Float>() -> F {
     F::of((2.0 / std::f64::consts::PI).sqrt())
 }

@@ -40,6 +40,7 @@ pub use silu::silu;
 pub use softmax::softmax;
 pub use swiglu::swiglu;
 
+use crate::cpu::parallel;
 use crate::dtype::{DType, Float};
 use crate::tensor::Tensor;
 use anyhow::{Result, anyhow, ensure};
@@ -72,26 +73,17 @@ fn per_column(op: &str, name: &str, x: &Tensor, vector: &Tensor) -> Result<()> {
     same_dtype(op, x, vector)
 }
 
-/// Applies a function of one number to every element, in parallel.
+/// f(x) for each element.
 fn map<F: Float>(x: &Tensor, f: impl Fn(F) -> F + Sync) -> Result<Tensor> {
-    let x_data = x.as_slice::<F>()?;
-    let mut y = vec![F::zero(); x.len()];
-    crate::cpu::parallel::par_rows(&mut y, 1, |i, y| y[0] = f(x_data[i]));
-    Tensor::from_vec(y, x.shape())
+    Tensor::from_vec(parallel::map(x.as_slice()?, f), x.shape())
 }
 
-/// Applies a function of two numbers to every pair of elements, in parallel.
+/// f(a, b) for each pair of elements; the shapes are the same.
 fn zip<F: Float>(a: &Tensor, b: &Tensor, f: impl Fn(F, F) -> F + Sync) -> Result<Tensor> {
-    let (a_data, b_data) = (a.as_slice::<F>()?, b.as_slice::<F>()?);
-    let mut y = vec![F::zero(); a.len()];
-    crate::cpu::parallel::par_rows(&mut y, 1, |i, y| y[0] = f(a_data[i], b_data[i]));
-    Tensor::from_vec(y, a.shape())
+    Tensor::from_vec(parallel::zip(a.as_slice()?, b.as_slice()?, f), a.shape())
 }
 
-/// Applies a function of three numbers to every triple of elements, in parallel.
+/// f(a, b, c) for each triple of elements; the shapes are the same.
 fn zip3<F: Float>(a: &Tensor, b: &Tensor, c: &Tensor, f: impl Fn(F, F, F) -> F + Sync) -> Result<Tensor> {
-    let (a_data, b_data, c_data) = (a.as_slice::<F>()?, b.as_slice::<F>()?, c.as_slice::<F>()?);
-    let mut y = vec![F::zero(); a.len()];
-    crate::cpu::parallel::par_rows(&mut y, 1, |i, y| y[0] = f(a_data[i], b_data[i], c_data[i]));
-    Tensor::from_vec(y, a.shape())
+    Tensor::from_vec(parallel::zip3(a.as_slice()?, b.as_slice()?, c.as_slice()?, f), a.shape())
 }

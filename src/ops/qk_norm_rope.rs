@@ -63,11 +63,17 @@ fn reference<F: Float>(
     let (x_data, gain) = (x.as_slice::<F>()?, gain.as_slice::<F>()?);
     let mut y = vec![F::zero(); x.len()];
     let mut rstd = vec![F::zero(); x.len() / d];
-    par_rows_with(&mut y, d, &mut rstd, |row, y| {
-        let rstd = normalize_row(&x_data[row * d..][..d], gain, eps, y);
-        rotate_row(y, table, start + row / h % t, Direction::Forward); // row = (b T + t) H + h
-        rstd
-    });
+    par_rows_with(
+        &mut y,
+        d,
+        &mut rstd,
+        #[inline(always)]
+        |row, y| {
+            let rstd = normalize_row(&x_data[row * d..][..d], gain, eps, y);
+            rotate_row(y, table, start + row / h % t, Direction::Forward); // row = (b T + t) H + h
+            rstd
+        },
+    );
     let rows = rstd.len();
     Ok((Tensor::from_vec(y, x.shape())?, Tensor::from_vec(rstd, &[rows])?))
 }
@@ -76,13 +82,24 @@ fn backward_reference<F: Float>(saved: &QkNormRope, d_y: &Tensor) -> Result<(Ten
     let (t, h, d) = (d_y.shape()[1], d_y.shape()[2], d_y.shape()[3]);
     let (x, gain, rstd) = (saved.x.as_slice::<F>()?, saved.gain.as_slice::<F>()?, saved.rstd.as_slice::<F>()?);
     let mut d_n = d_y.as_slice::<F>()?.to_vec();
-    par_rows(&mut d_n, d, |row, d_n| rotate_row(d_n, &saved.table, saved.start + row / h % t, Direction::Back));
+    par_rows(
+        &mut d_n,
+        d,
+        #[inline(always)]
+        |row, d_n| rotate_row(d_n, &saved.table, saved.start + row / h % t, Direction::Back),
+    );
     let mut d_x = vec![F::zero(); x.len()];
-    par_rows(&mut d_x, d, |row, d_x| {
-        normalize_row_backward(&x[row * d..][..d], gain, rstd[row], &d_n[row * d..][..d], d_x)
-    });
-    let d_gain = sum_over_rows(rstd.len(), d, |row, sum| {
-        gain_row_backward(&x[row * d..][..d], rstd[row], &d_n[row * d..][..d], sum)
-    });
+    par_rows(
+        &mut d_x,
+        d,
+        #[inline(always)]
+        |row, d_x| normalize_row_backward(&x[row * d..][..d], gain, rstd[row], &d_n[row * d..][..d], d_x),
+    );
+    let d_gain = sum_over_rows(
+        rstd.len(),
+        d,
+        #[inline(always)]
+        |row, sum| gain_row_backward(&x[row * d..][..d], rstd[row], &d_n[row * d..][..d], sum),
+    );
     Ok((Tensor::from_vec(d_x, d_y.shape())?, Tensor::from_vec(d_gain, &[d])?))
 }

@@ -11,6 +11,7 @@
 
 use super::{per_column, same_shape, unsupported};
 use crate::cpu::parallel::{par_rows, par_rows_with, sum_over_rows};
+use crate::cpu::reduce::sum_of_products;
 use crate::dtype::{DType, Float};
 use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
@@ -105,7 +106,13 @@ fn reference<F: Float>(x: &Tensor, gain: &Tensor, eps: f64) -> Result<(Tensor, T
     let (x_data, gain) = (x.as_slice::<F>()?, gain.as_slice::<F>()?);
     let mut y = vec![F::zero(); rows * cols];
     let mut rstd = vec![F::zero(); rows];
-    par_rows_with(&mut y, cols, &mut rstd, |i, y| normalize_row(&x_data[i * cols..][..cols], gain, eps, y));
+    par_rows_with(
+        &mut y,
+        cols,
+        &mut rstd,
+        #[inline(always)]
+        |i, y| normalize_row(&x_data[i * cols..][..cols], gain, eps, y),
+    );
     Ok((Tensor::from_vec(y, x.shape())?, Tensor::from_vec(rstd, &[rows])?))
 }
 
@@ -114,22 +121,29 @@ fn backward_x_reference<F: Float>(x: &Tensor, gain: &Tensor, rstd: &Tensor, d_y:
     let (x_data, gain, rstd, d_y) =
         (x.as_slice::<F>()?, gain.as_slice::<F>()?, rstd.as_slice::<F>()?, d_y.as_slice::<F>()?);
     let mut d_x = vec![F::zero(); rows * cols];
-    par_rows(&mut d_x, cols, |i, d_x| {
-        normalize_row_backward(&x_data[i * cols..][..cols], gain, rstd[i], &d_y[i * cols..][..cols], d_x)
-    });
+    par_rows(
+        &mut d_x,
+        cols,
+        #[inline(always)]
+        |i, d_x| normalize_row_backward(&x_data[i * cols..][..cols], gain, rstd[i], &d_y[i * cols..][..cols], d_x),
+    );
     Tensor::from_vec(d_x, x.shape())
 }
 
 fn backward_gain_reference<F: Float>(x: &Tensor, rstd: &Tensor, d_y: &Tensor) -> Result<Tensor> {
     let (rows, cols) = x.rows_cols();
     let (x, rstd, d_y) = (x.as_slice::<F>()?, rstd.as_slice::<F>()?, d_y.as_slice::<F>()?);
-    let d_gain = sum_over_rows(rows, cols, |i, sum| {
-        gain_row_backward(&x[i * cols..][..cols], rstd[i], &d_y[i * cols..][..cols], sum)
-    });
+    let d_gain = sum_over_rows(
+        rows,
+        cols,
+        #[inline(always)]
+        |i, sum| gain_row_backward(&x[i * cols..][..cols], rstd[i], &d_y[i * cols..][..cols], sum),
+    );
     Tensor::from_vec(d_gain, &[cols])
 }
 
 /// y = r x ∘ g for one row; returns r.
+#[inline(always)]
 pub(super) fn normalize_row<F: Float>(x: &[F], gain: &[F], eps: f64, y: &mut [F]) -> F {
     let mean_square = sum_of_products(x, x) / F::of(x.len() as f64);
     let rstd = F::one() / (mean_square + F::of(eps)).sqrt();
@@ -139,6 +153,7 @@ pub(super) fn normalize_row<F: Float>(x: &[F], gain: &[F], eps: f64, y: &mut [F]
     rstd
 }
 
+#[inline(always)]
 pub(super) fn normalize_row_backward<F: Float>(x: &[F], gain: &[F], rstd: F, d_y: &[F], d_x: &mut [F]) {
     for (d_x, (&gain, &d_y)) in d_x.iter_mut().zip(gain.iter().zip(d_y)) {
         *d_x = gain * d_y;
@@ -151,24 +166,9 @@ pub(super) fn normalize_row_backward<F: Float>(x: &[F], gain: &[F], rstd: F, d_y
 }
 
 /// Adds one row's r x ∘ d_y to the gain's gradient.
+#[inline(always)]
 pub(super) fn gain_row_backward<F: Float>(x: &[F], rstd: F, d_y: &[F], d_gain: &mut [F]) {
     for (d_gain, (&x, &d_y)) in d_gain.iter_mut().zip(x.iter().zip(d_y)) {
         *d_gain += rstd * x * d_y;
     }
-}
-
-/// Σ a ∘ b in 16 partial sums: more accurate than one, and the compiler can keep them in vector registers.
-fn sum_of_products<F: Float>(a: &[F], b: &[F]) -> F {
-    const LANES: usize = 16;
-    let mut partial = [F::zero(); LANES];
-    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    for (&a, (&b, p)) in a_chunks.remainder().iter().zip(b_chunks.remainder().iter().zip(&mut partial)) {
-        *p += a * b;
-    }
-    for (a, b) in a_chunks.zip(b_chunks) {
-        for lane in 0..LANES {
-            partial[lane] += a[lane] * b[lane];
-        }
-    }
-    partial.into_iter().sum()
 }

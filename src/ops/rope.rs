@@ -93,11 +93,17 @@ fn rotate(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> 
 fn reference<F: Float>(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
     let mut y = x.as_slice::<F>()?.to_vec();
-    par_rows(&mut y, d, |row, y| rotate_row(y, table, start + row / h % t, direction)); // row = (b T + t) H + h
+    par_rows(
+        &mut y,
+        d,
+        #[inline(always)]
+        |row, y| rotate_row(y, table, start + row / h % t, direction),
+    ); // row = (b T + t) H + h
     Tensor::from_vec(y, x.shape())
 }
 
 /// Rotates one head in place.
+#[inline(always)]
 pub(super) fn rotate_row<F: Float>(x: &mut [F], table: &RopeTable, position: usize, direction: Direction) {
     for (pair, &(cos, sin)) in x.chunks_exact_mut(2).zip(table.at(position)) {
         let cos = F::of(cos);

@@ -37,15 +37,18 @@ impl Backward for Silu {
     }
 }
 
+#[inline(always)]
 pub(super) fn sigmoid<F: Float>(x: F) -> F {
     F::one() / (F::one() + (-x).exp_simd())
 }
 
+#[inline(always)]
 pub(super) fn silu_of<F: Float>(x: F) -> F {
     x * sigmoid(x)
 }
 
 /// dy/dx of SiLU.
+#[inline(always)]
 pub(super) fn silu_slope<F: Float>(x: F) -> F {
     let s = sigmoid(x);
     s * (F::one() + x * (F::one() - s))

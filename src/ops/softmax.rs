@@ -9,6 +9,7 @@
 
 use super::unsupported;
 use crate::cpu::parallel::par_rows;
+use crate::cpu::reduce::{max_of, sum_of, sum_of_products};
 use crate::dtype::{DType, Float};
 use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
@@ -46,23 +47,27 @@ impl Backward for Softmax {
 fn reference<F: Float>(x: &Tensor) -> Result<Tensor> {
     let (_, cols) = x.rows_cols();
     let mut y = x.as_slice::<F>()?.to_vec();
-    par_rows(&mut y, cols, |_, row| softmax_row(row));
+    par_rows(
+        &mut y,
+        cols,
+        #[inline(always)]
+        |_, row| softmax_row(row),
+    );
     Tensor::from_vec(y, x.shape())
 }
 
 /// Softmax of one row, in place.
+#[inline(always)]
 pub(super) fn softmax_row<F: Float>(row: &mut [F]) {
-    // `Float::max` would skip a NaN, and it must reach the output.
-    let max = row.iter().fold(F::neg_infinity(), |m, &x| if x > m || x.is_nan() { x } else { m });
-    if max == F::neg_infinity() {
+    if row.iter().all(|&x| x == F::neg_infinity()) {
         row.fill(F::zero());
         return;
     }
-    let mut sum = F::zero();
+    let max = max_of(row);
     for x in row.iter_mut() {
         *x = (*x - max).exp_simd();
-        sum += *x;
     }
+    let sum = sum_of(row, |x| x);
     for x in row.iter_mut() {
         *x /= sum;
     }
@@ -74,7 +79,7 @@ fn backward_reference<F: Float>(y: &Tensor, d_y: &Tensor) -> Result<Tensor> {
     let mut d_x = vec![F::zero(); y.len()];
     par_rows(&mut d_x, cols, |i, d_x| {
         let (y, d_y) = (&y_data[i * cols..(i + 1) * cols], &d_y[i * cols..(i + 1) * cols]);
-        let inner: F = y.iter().zip(d_y).map(|(&y, &d_y)| y * d_y).sum();
+        let inner = sum_of_products(y, d_y);
         for c in 0..cols {
             d_x[c] = y[c] * (d_y[c] - inner);
         }

@@ -1,0 +1,156 @@
+//! Training as a whole: deterministic, resumable, undisturbed by evaluation, and safe when a loss goes bad.
+
+use handgrad::DType;
+use handgrad::formats::model_dir;
+use handgrad::nn::{ModelConfig, Module, Transformer};
+use handgrad::tokenizer::Tokenizer;
+use handgrad::train::run::{Outcome, Run, Silent, prepare_out};
+use handgrad::train::state::{self, Source};
+use handgrad::train::{Observer, Recipe, StepReport, Trainer};
+use std::cell::Cell;
+use std::path::Path;
+
+const TEXT: &str = "the quick brown fox jumps over the lazy dog. ";
+
+fn recipe(steps: usize) -> Recipe {
+    let preset = Recipe::preset("chapter8").unwrap();
+    Recipe { steps, batch_size: 3, seq_len: 17, warmup: 2, lr: 3e-3, eval_every: 0, log_every: 1, ..preset }
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::chars_of([TEXT], false)
+}
+
+fn trainer(recipe: Recipe) -> Trainer {
+    let tokenizer = tokenizer();
+    let config = ModelConfig { n_layer: 2, n_embd: 32, head_dim: 8, n_ff: 40, ..ModelConfig::chapter8(tokenizer.vocab_size()) };
+    let tokens = tokenizer.encode(&TEXT.repeat(20)).unwrap();
+    let (train, validation) = tokens.split_at(800);
+    Trainer::new(Transformer::new(&config, recipe.seed).unwrap(), recipe, train.to_vec(), validation.to_vec())
+}
+
+fn run_in(dir: &Path, trainer: &mut Trainer, observer: &mut dyn Observer, interrupted: &dyn Fn() -> bool) -> anyhow::Result<Outcome> {
+    let tokenizer = tokenizer();
+    let source = Source { data: None, val_fraction: 0.1 };
+    Run { out: dir.to_path_buf(), tokenizer: &tokenizer, source }.run(trainer, observer, interrupted)
+}
+
+/// The bits of all weights, moments and losses.
+fn bits(trainer: &Trainer, losses: &[f64]) -> Vec<u64> {
+    let weights = trainer.model.parameters().into_iter().flat_map(|p| p.value.to_f64_vec());
+    let moments = trainer.optimizer.moments.values().flat_map(|m| [m.m.to_f64_vec(), m.v.to_f64_vec()].concat());
+    weights.chain(moments).chain(losses.iter().copied()).map(f64::to_bits).collect()
+}
+
+fn train(recipe: Recipe) -> (Trainer, Vec<f64>) {
+    let mut trainer = trainer(recipe);
+    let losses = (0..trainer.recipe.steps).map(|_| trainer.train_step().unwrap().loss).collect();
+    (trainer, losses)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            // wide enough for every operator to be split over threads
+            let recipe = Recipe { batch_size: 8, seq_len: 64, ..recipe(3) };
+            let config = ModelConfig::chapter8(tokenizer().vocab_size());
+            let mut trainer = Trainer { model: Transformer::new(&config, 1).unwrap(), ..trainer(recipe) };
+            let losses: Vec<f64> = (0..3).map(|_| trainer.train_step().unwrap().loss).collect();
+            bits(&trainer, &losses)
+        })
+    };
+    let one = on(1);
+    assert!(one == on(2), "1 and 2 threads differ");
+    assert!(one == on(3), "1 and 3 threads differ");
+    assert!(one == on(1), "two runs differ");
+}
+
+#[test]
+fn another_seed_gives_another_run() {
+    let (_, a) = train(recipe(2));
+    let (_, b) = train(Recipe { seed: 7, ..recipe(2) });
+    assert_ne!(a, b);
+}
+
+#[test]
+fn the_loss_falls_in_every_preset() {
+    for preset in ["chapter8", "classic"] {
+        let mut trainer = trainer(recipe(60));
+        let config = ModelConfig { n_layer: 2, ..ModelConfig::preset(preset, Some(tokenizer().vocab_size())).unwrap() };
+        trainer.model = Transformer::new(&config, 1).unwrap();
+        let losses: Vec<f64> = (0..60).map(|_| trainer.train_step().unwrap().loss).collect();
+        assert!(losses[59] < 0.6 * losses[0], "{preset}: {} to {}", losses[0], losses[59]);
+    }
+}
+
+#[test]
+fn evaluating_does_not_change_training() {
+    let losses = |eval_every| {
+        struct Losses(Vec<f64>, usize);
+        impl Observer for Losses {
+            fn step(&mut self, report: &StepReport, _: f64) {
+                self.0.push(report.loss);
+            }
+            fn evaluated(&mut self, _: usize, _: f64) {
+                self.1 += 1;
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut losses = Losses(vec![], 0);
+        run_in(dir.path(), &mut trainer(Recipe { eval_every, ..recipe(20) }), &mut losses, &|| false).unwrap();
+        losses
+    };
+    let (often, once) = (losses(5), losses(1000));
+    assert_eq!(often.0, once.0);
+    assert_eq!((often.1, once.1), (4, 1), "the last step is always evaluated");
+}
+
+#[test]
+fn a_resumed_run_is_the_same_run() {
+    let (straight, losses) = train(recipe(16));
+    let dir = tempfile::tempdir().unwrap();
+    let steps = Cell::new(0);
+    let stop_at_8 = || {
+        steps.set(steps.get() + 1);
+        steps.get() > 14 // asked twice in each of the first seven steps: this is step 8
+    };
+    let outcome = run_in(dir.path(), &mut trainer(recipe(16)), &mut Silent, &stop_at_8).unwrap();
+    assert_eq!(outcome, Outcome::Interrupted { step: 8 });
+
+    let state = state::read(dir.path()).unwrap();
+    assert_eq!((state.step, state.finished), (8, false));
+    let mut resumed = trainer(state.recipe.clone());
+    resumed.model = model_dir::load(dir.path()).unwrap();
+    state::restore(dir.path(), &state, &mut resumed).unwrap();
+    run_in(dir.path(), &mut resumed, &mut Silent, &|| false).unwrap();
+    assert!(bits(&straight, &[]) == bits(&resumed, &[]), "weights or moments differ");
+    assert!(state::read(dir.path()).unwrap().finished);
+
+    let metrics = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+    let logged: Vec<f64> =
+        metrics.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64()).collect();
+    assert_eq!(logged, losses, "one line a step, none twice");
+}
+
+#[test]
+fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    struct Poison<'a>(&'a Path);
+    impl Observer for Poison<'_> {
+        fn saved(&mut self, step: usize, dir: &Path) {
+            assert_eq!((step, dir.parent()), (5, Some(self.0)), "nothing is saved after the poison");
+        }
+    }
+    // A learning rate that explodes some steps after the checkpoint.
+    let recipe = Recipe { save_every: 5, warmup: 1000, lr: 1e3, ..recipe(5000) };
+    let mut trainer = trainer(recipe);
+    let poison = Cell::new(false);
+    let error = run_in(dir.path(), &mut trainer, &mut Poison(dir.path()), &|| {
+        poison.set(true);
+        false
+    });
+    let error = format!("{:#}", error.unwrap_err());
+    println!("{error}");
+}
