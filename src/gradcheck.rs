@@ -161,7 +161,6 @@ where
     let outputs = f(&mut tape, &vars)?;
     let seeds: Vec<(&Var, Tensor)> =
         outputs.iter().zip(cotangents.iter().cloned()).filter(|(y, _)| y.needs_gradient()).collect();
-    ensure!(!seeds.is_empty(), "gradcheck: no output depends on the inputs");
     let gradients = tape.backward_from(&seeds)?;
     Ok(inputs
         .iter()

@@ -23,13 +23,19 @@ fn tokenizer() -> Tokenizer {
 
 fn trainer(recipe: Recipe) -> Trainer {
     let tokenizer = tokenizer();
-    let config = ModelConfig { n_layer: 2, n_embd: 32, head_dim: 8, n_ff: 40, ..ModelConfig::chapter8(tokenizer.vocab_size()) };
+    let config =
+        ModelConfig { n_layer: 2, n_embd: 32, head_dim: 8, n_ff: 40, ..ModelConfig::chapter8(tokenizer.vocab_size()) };
     let tokens = tokenizer.encode(&TEXT.repeat(20)).unwrap();
     let (train, validation) = tokens.split_at(800);
     Trainer::new(Transformer::new(&config, recipe.seed).unwrap(), recipe, train.to_vec(), validation.to_vec())
 }
 
-fn run_in(dir: &Path, trainer: &mut Trainer, observer: &mut dyn Observer, interrupted: &dyn Fn() -> bool) -> anyhow::Result<Outcome> {
+fn run_in(
+    dir: &Path,
+    trainer: &mut Trainer,
+    observer: &mut dyn Observer,
+    interrupted: &dyn Fn() -> bool,
+) -> anyhow::Result<Outcome> {
     let tokenizer = tokenizer();
     let source = Source { data: None, val_fraction: 0.1 };
     Run { out: dir.to_path_buf(), tokenizer: &tokenizer, source }.run(trainer, observer, interrupted)
@@ -129,28 +135,101 @@ fn a_resumed_run_is_the_same_run() {
     assert!(state::read(dir.path()).unwrap().finished);
 
     let metrics = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
-    let logged: Vec<f64> =
-        metrics.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64()).collect();
+    let logged: Vec<f64> = metrics
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64())
+        .collect();
     assert_eq!(logged, losses, "one line a step, none twice");
 }
 
 #[test]
 fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    struct Poison<'a>(&'a Path);
-    impl Observer for Poison<'_> {
-        fn saved(&mut self, step: usize, dir: &Path) {
-            assert_eq!((step, dir.parent()), (5, Some(self.0)), "nothing is saved after the poison");
+    let mut trainer = trainer(recipe(5));
+    run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap();
+    let good = bits(&trainer, &[]);
+
+    let weight = &mut trainer.model.layers[1].ffn.up_proj.weight.value;
+    let old = weight.clone();
+    weight.as_mut_slice::<f32>().unwrap()[3] = f32::NAN;
+    trainer.recipe.steps = 10;
+    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap_err());
+    assert!(error.contains("step 6") && error.contains("loss NaN"), "{error}");
+    assert!(error.contains("training stopped"), "{error}");
+    assert_eq!((trainer.step, trainer.optimizer.step), (5, 5));
+
+    trainer.model.layers[1].ffn.up_proj.weight.value = old;
+    assert!(bits(&trainer, &[]) == good, "the bad step changed weights or moments");
+    let saved = model_dir::load(dir.path()).unwrap();
+    for (saved, trained) in saved.parameters().iter().zip(trainer.model.parameters()) {
+        assert_eq!(saved.value.to_f64_vec(), trained.value.to_f64_vec(), "{}", saved.name);
+    }
+}
+
+#[test]
+fn the_output_directory_is_checked_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("a/b");
+    prepare_out(&out, false).unwrap();
+    prepare_out(&out, false).unwrap(); // still empty
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
+
+    run_in(&out, &mut trainer(recipe(1)), &mut Silent, &|| false).unwrap();
+    let error = prepare_out(&out, false).unwrap_err().to_string();
+    assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
+    prepare_out(&out, true).unwrap();
+
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let error = prepare_out(&file, true).unwrap_err().to_string();
+    assert!(error.contains("found a file"), "{error}");
+    assert!(prepare_out(&file.join("below"), false).is_err());
+}
+
+#[test]
+fn a_trained_directory_holds_every_file_and_loads_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(Recipe { save_every: 2, ..recipe(5) });
+    run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap();
+    let names = ["config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "trainer_state.json"];
+    for place in ["", "step-000002", "step-000004"] {
+        for name in names {
+            assert!(dir.path().join(place).join(name).exists(), "{place}/{name}");
         }
     }
-    // A learning rate that explodes some steps after the checkpoint.
-    let recipe = Recipe { save_every: 5, warmup: 1000, lr: 1e3, ..recipe(5000) };
-    let mut trainer = trainer(recipe);
-    let poison = Cell::new(false);
-    let error = run_in(dir.path(), &mut trainer, &mut Poison(dir.path()), &|| {
-        poison.set(true);
-        false
-    });
-    let error = format!("{:#}", error.unwrap_err());
-    println!("{error}");
+    let loaded = model_dir::load(dir.path()).unwrap();
+    assert_eq!(loaded.config, trainer.model.config);
+    assert_eq!(loaded.dtype(), DType::F32);
+    for (loaded, trained) in loaded.parameters().iter().zip(trainer.model.parameters()) {
+        assert_eq!(loaded.value.to_f64_vec(), trained.value.to_f64_vec(), "{}", loaded.name);
+    }
+    let metrics = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 6, "five steps and an evaluation");
+    for key in ["step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s"] {
+        assert!(lines[4][key].is_number(), "{key} in {}", lines[4]);
+    }
+    assert_eq!((lines[4]["step"].as_u64(), lines[4]["tokens"].as_u64()), (Some(5), Some(5 * 3 * 17)));
+    assert!(lines[5]["val_loss"].is_number());
+}
+
+#[test]
+fn nonsense_recipes_are_refused_by_flag() {
+    let good = recipe(5);
+    let cases: [(Recipe, &str); 9] = [
+        (Recipe { lr: f64::NAN, ..good.clone() }, "--lr: found NaN"),
+        (Recipe { lr: -1.0, ..good.clone() }, "--lr: found -1"),
+        (Recipe { min_lr: 1.0, ..good.clone() }, "--min-lr: found 1"),
+        (Recipe { batch_size: 0, ..good.clone() }, "--batch-size: found 0"),
+        (Recipe { seq_len: 0, ..good.clone() }, "--seq-len: found 0"),
+        (Recipe { steps: 0, ..good.clone() }, "--steps: found 0"),
+        (Recipe { beta1: 1.0, ..good.clone() }, "--beta1: found 1"),
+        (Recipe { clip: -0.1, ..good.clone() }, "--clip: found -0.1"),
+        (Recipe { weight_decay: f64::INFINITY, ..good.clone() }, "--weight-decay: found inf"),
+    ];
+    for (recipe, expected) in cases {
+        let error = recipe.validate().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}, expected {expected}");
+    }
+    good.validate().unwrap();
 }

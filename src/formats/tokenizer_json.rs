@@ -84,16 +84,17 @@ pub fn from_json(json: &Value) -> Result<Tokenizer> {
         ensure!(value.is_null(), "{key}: found {}, expected null: this step is not supported", shown(value));
     }
     let tokens = vocabulary(json.get("model").unwrap_or(&Value::Null))?;
-    let end_of_text = end_of_text(json.get("added_tokens").unwrap_or(&Value::Null), tokens.len())?;
+    let added = json.get("added_tokens").unwrap_or(&Value::Null);
     let pre_tokenizer = json.get("pre_tokenizer").unwrap_or(&Value::Null);
     let decoder = json.get("decoder").unwrap_or(&Value::Null);
     if pre_tokenizer.is_null() {
         ensure!(decoder["type"] == "Fuse", "decoder: found {}, expected Fuse for characters", shown(decoder));
+        let end_of_text = end_of_text(added, tokens.len())?;
         return Ok(Tokenizer::Char(CharTokenizer::from_chars(tokens, end_of_text)?));
     }
     check_byte_level(pre_tokenizer, decoder)?;
     check_bytes(&tokens)?;
-    Ok(Tokenizer::Bytes(ByteTokenizer::new(end_of_text)))
+    Ok(Tokenizer::Bytes(ByteTokenizer::new(end_of_text(added, tokens.len())?)))
 }
 
 /// The characters of a model that merges nothing, by id.

@@ -1,0 +1,296 @@
+//! The program as its user meets it: commands, exit status, messages, interruption.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const TEXT: &str =
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.\n";
+
+fn handgrad(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handgrad"));
+    command.args(args).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("text.txt"), TEXT.repeat(30)).unwrap();
+        Place { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        handgrad(args).current_dir(self.dir.path()).output().unwrap()
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that must fail with status 1 and one line on standard error.
+    fn fails(&self, args: &[&str], expected: &[&str]) {
+        let output = self.run(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{args:?}: {error}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+        for part in expected {
+            assert!(error.contains(part), "{args:?}: {error}, expected '{part}'");
+        }
+    }
+
+    fn train(&self, out: &str, more: &[&str]) -> Output {
+        let args = ["train", "--data", "text.txt", "--out", out, "--batch-size", "2", "--eval-batches", "2"];
+        self.run(&[&args[..], more].concat())
+    }
+
+    /// A small trained model in `model`.
+    fn with_model() -> Place {
+        let place = Place::new();
+        let output = place.train("model", &["--steps", "3"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        place
+    }
+}
+
+#[test]
+fn wrong_arguments_exit_with_2_and_help_with_0() {
+    let place = Place::new();
+    for args in [
+        vec!["fly"],
+        vec!["train", "--steps", "many"],
+        vec!["train"],
+        vec!["generate", "--model", "m"],
+        vec!["train", "--device", "tpu"],
+        vec!["inspect"],
+        vec!["train", "--out", "o", "--dtype", "f16"],
+    ] {
+        let output = place.run(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty());
+    }
+    for command in ["train", "generate", "eval", "trace", "inspect", "gradcheck"] {
+        let help = place.ok(&[command, "--help"]);
+        assert!(help.contains("--threads") && help.contains("--quiet"), "{help}");
+    }
+    assert!(place.ok(&["train", "--help"]).contains("[default: 1e-3; report-*: 4e-4]"));
+}
+
+#[test]
+fn train_eval_generate_and_trace_work_together() {
+    let place = Place::with_model();
+    let loss = place.ok(&["eval", "--model", "model", "--data", "text.txt"]);
+    assert!(loss.starts_with("loss ") && loss.contains("perplexity"), "{loss}");
+    assert!(loss.contains(&format!("over {} tokens", "3,299")), "every token but the first: {loss}");
+
+    let generate = ["generate", "--model", "model", "--prompt", "It was", "--max-new", "20", "--seed", "5"];
+    let text = place.ok(&generate);
+    assert!(text.starts_with("It was") && text.ends_with('\n'), "{text}");
+    assert_eq!(text, place.ok(&generate), "the same seed");
+    assert_eq!(text, place.ok(&[&generate[..], &["--no-cache"]].concat()), "with and without the cache");
+    assert_eq!(text, place.ok(&[&generate[..], &["--threads", "1"]].concat()));
+    std::fs::write(place.path("prompt.txt"), "It was").unwrap();
+    let from_file = ["generate", "--model", "model", "--prompt-file", "prompt.txt", "--max-new", "20", "--seed", "5"];
+    assert_eq!(text, place.ok(&from_file));
+    assert_eq!(place.ok(&["generate", "--model", "model", "--prompt", "It", "--max-new", "0"]), "It\n");
+
+    place.ok(&[
+        "trace",
+        "--model",
+        "model",
+        "--ids",
+        "1,2,3;4,5,6",
+        "--targets",
+        "2,3,-100;5,6,7",
+        "--out",
+        "t.safetensors",
+    ]);
+    let trace = handgrad::formats::safetensors::read(&place.path("t.safetensors")).unwrap();
+    for name in ["embed", "layers.0.attn_norm", "layers.3.q", "layers.3.k", "layers.3.v", "layers.3.attn", "layers.3.h"]
+    {
+        assert!(trace.tensors.contains_key(name), "{name}");
+    }
+    for name in
+        ["layers.0.ffn_norm", "layers.0.ffn", "layers.0.out", "final_norm", "logits", "loss", "grad.lm_head.weight"]
+    {
+        assert!(trace.tensors.contains_key(name), "{name}");
+    }
+    assert_eq!(trace.tensors["layers.3.k"].shape(), [2, 3, 2, 32]);
+    place.ok(&["trace", "--model", "model", "--ids", "1,2", "--dtype", "f64", "--out", "t.safetensors"]);
+    let trace = handgrad::formats::safetensors::read(&place.path("t.safetensors")).unwrap();
+    assert_eq!(trace.tensors["logits"].dtype(), handgrad::DType::F64);
+    assert!(!trace.tensors.contains_key("loss"));
+}
+
+#[test]
+fn output_off_a_terminal_is_plain_lines() {
+    let place = Place::new();
+    let output = place.train("model", &["--steps", "5", "--log-every", "1"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.stdout.is_empty());
+    assert!(!text.contains('\r') && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("step 5/5") && text.contains("validation loss") && text.contains("saved model"), "{text}");
+    let output = place.train("quiet", &["--steps", "2", "--quiet"]);
+    assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty());
+}
+
+#[test]
+fn inspect_counts_parameters() {
+    let place = Place::new();
+    let text = place.ok(&["inspect", "--preset", "report-80m"]);
+    for part in ["81,801,984", "25,165,824", "18,874,368", "37,748,736", "13,056"] {
+        assert!(text.contains(part), "{text}");
+    }
+    place.fails(&["inspect", "--preset", "chapter9"], &["found 'chapter9'", "expected chapter8"]);
+}
+
+#[test]
+fn gradcheck_prints_a_verdict_for_each_operator() {
+    let text = Place::new().ok(&["gradcheck", "--op", "rms_norm", "--seed", "1"]);
+    assert!(text.contains("rms_norm") && text.contains("pass") && !text.contains("swiglu"), "{text}");
+    Place::new().fails(&["gradcheck", "--op", "sqrt"], &["found sqrt", "rms_norm"]);
+}
+
+#[test]
+fn bad_input_is_one_line_that_says_what_and_where() {
+    let place = Place::with_model();
+    let train = |more: &[&str], expected: &[&str]| {
+        place.fails(&[&["train", "--quiet", "--out", "new"], more].concat(), expected);
+        assert!(!place.path("new").exists(), "{more:?} left a directory");
+    };
+    train(&["--data", "missing.txt"], &["missing.txt"]);
+    std::fs::write(place.path("empty.txt"), "").unwrap();
+    train(&["--data", "empty.txt"], &["empty.txt"]);
+    std::fs::write(place.path("short.txt"), "just a few characters").unwrap();
+    train(&["--data", "short.txt"], &["65"]);
+    std::fs::write(place.path("bad.txt"), b"ab\xffcd").unwrap();
+    train(&["--data", "bad.txt"], &["bad.txt", "2"]);
+    train(&["--data", "text.txt", "--lr", "NaN"], &["--lr: found NaN"]);
+    train(&["--data", "text.txt", "--lr", "1e-4", "--min-lr", "1"], &["--min-lr: found 1"]);
+    train(&["--data", "text.txt", "--batch-size", "0"], &["--batch-size: found 0"]);
+    train(&["--data", "text.txt", "--seq-len", "0"], &["--seq-len"]);
+    train(&["--data", "text.txt", "--val-fraction", "1.5"], &["1.5"]);
+    train(&["--data", "text.txt", "--device", "cuda"], &["found cuda", "expected cpu"]);
+    train(&["--data", "text.txt", "--dtype", "bf16"], &["found bf16"]);
+    train(&["--data", "text.txt", "--preset", "huge"], &["found 'huge'"]);
+    train(&["--data", "text.txt", "--threads", "0"], &["--threads: found 0"]);
+    place
+        .fails(&["train", "--data", "text.txt", "--out", "model", "--quiet"], &["found a training run", "--overwrite"]);
+    place.fails(&["train", "--data", "text.txt", "--out", "text.txt", "--quiet"], &["found a file"]);
+
+    let generate = |more: &[&str], expected: &[&str]| {
+        place.fails(&[&["generate", "--model", "model"], more].concat(), expected);
+    };
+    generate(&["--prompt", ""], &["empty"]);
+    generate(&["--prompt", "It was\u{e9}"], &["é", "6"]);
+    generate(&["--prompt", "It", "--max-new", "63"], &["2 prompt tokens", "63 new", "64"]);
+    generate(&["--prompt", "It", "--temperature", "-1"], &["temperature: found -1"]);
+    generate(&["--prompt", "It", "--top-p", "1.5"], &["top-p: found 1.5"]);
+    generate(&["--prompt-file", "missing.txt"], &["missing.txt"]);
+    place.fails(&["generate", "--model", "nowhere", "--prompt", "x"], &["nowhere", "config.json", "handgrad train"]);
+    place.fails(&["eval", "--model", "model", "--data", "missing.txt"], &["missing.txt"]);
+
+    let trace = |more: &[&str], expected: &[&str]| {
+        place.fails(&[&["trace", "--model", "model", "--out", "t.safetensors"], more].concat(), expected);
+    };
+    trace(&["--ids", "1,x"], &["found 'x'"]);
+    trace(&["--ids", "1,2;3"], &["same length"]);
+    trace(&["--ids", "1,999"], &["id 999"]);
+    trace(&["--ids", "1,2", "--targets", "1"], &["[1, 2"]);
+    trace(&["--ids", "1,2", "--targets", "1,-4"], &["target -4"]);
+    trace(&["--ids", "1,2", "--dtype", "bf16"], &["found bf16"]);
+
+    // a model file that does not fit its configuration
+    let weights = place.path("model/model.safetensors");
+    let good = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &good[..good.len() - 5]).unwrap();
+    generate(&["--prompt", "It"], &["model.safetensors"]);
+    std::fs::write(&weights, &good).unwrap();
+    let config = std::fs::read_to_string(place.path("model/config.json")).unwrap();
+    std::fs::write(
+        place.path("model/config.json"),
+        config.replace("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5"),
+    )
+    .unwrap();
+    generate(&["--prompt", "It"], &["missing", "model.layers.4"]);
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let place = Place::with_model();
+    let mut child = handgrad(&["generate", "--model", "model", "--prompt", "It was"])
+        .current_dir(place.dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut error = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert!(error.is_empty(), "{error}");
+    assert!(child.wait().unwrap().success());
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..1200 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("waited a minute for {what}");
+}
+
+fn steps_logged(metrics: &Path) -> usize {
+    std::fs::read_to_string(metrics).map_or(0, |text| text.lines().count())
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_and_resume_goes_on() {
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let place = Place::new();
+        let args = [
+            "train",
+            "--data",
+            "text.txt",
+            "--out",
+            "model",
+            "--steps",
+            "100000",
+            "--log-every",
+            "1",
+            "--batch-size",
+            "1",
+        ];
+        let child = handgrad(&args).current_dir(place.dir.path()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("seven steps", || steps_logged(&place.path("model/metrics.jsonl")) >= 7);
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains("saved to model") && error.contains("handgrad train --resume model"), "{error}");
+
+        let state = handgrad::train::state::read(&place.path("model")).unwrap();
+        assert!(state.step >= 7 && !state.finished);
+        let steps = (state.step + 2).to_string();
+        place.ok(&["train", "--resume", "model", "--steps", &steps, "--quiet"]);
+        let state = handgrad::train::state::read(&place.path("model")).unwrap();
+        assert!(state.finished && state.step.to_string() == steps);
+        place.fails(&["train", "--resume", "model", "--steps", &steps, "--quiet"], &["steps done", "--steps"]);
+    }
+}

@@ -1,0 +1,91 @@
+//! `model.safetensors` against a configuration.
+
+use super::*;
+
+const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+const EMBED: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+fn config(tie_embeddings: bool) -> ModelConfig {
+    ModelConfig { n_head: 2, n_kv_head: 1, head_dim: 4, n_embd: 6, tie_embeddings, ..ModelConfig::chapter8(5) }
+}
+
+fn parameters() -> Vec<(String, Tensor)> {
+    named(&[(EMBED, iota(&[5, 6])), (Q, iota(&[8, 6])), ("model.norm.weight", iota(&[6]))])
+}
+
+fn shapes(parameters: &[(String, Tensor)]) -> Vec<(String, Vec<usize>)> {
+    parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec())).collect()
+}
+
+#[test]
+fn weights_round_trip_and_the_file_has_the_other_layout() {
+    let (_dir, path) = place("model.safetensors");
+    let (config, parameters) = (config(true), parameters());
+    weights::save(&path, &config, &parameters).unwrap();
+    let loaded = weights::load(&path, &config, &shapes(&parameters)).unwrap();
+    assert_eq!(loaded.len(), parameters.len());
+    for (name, tensor) in &parameters {
+        assert_eq!(loaded[name].as_slice::<f32>().unwrap(), tensor.as_slice::<f32>().unwrap(), "{name}");
+    }
+    let file = safetensors::read(&path).unwrap();
+    assert_eq!(file.metadata["format"], "pt");
+    let firsts: Vec<f64> = file.tensors[Q].to_f64_vec().iter().step_by(6).map(|v| v / 6.0).collect();
+    assert_eq!(firsts, [0., 2., 1., 3., 4., 6., 5., 7.]);
+}
+
+#[test]
+fn all_that_does_not_fit_is_listed_in_one_error() {
+    let (_dir, path) = place("model.safetensors");
+    let file = named(&[
+        (EMBED, iota(&[6, 5])),
+        ("extra", iota(&[3])),
+        ("model.norm.weight", Tensor::zeros(&[6], DType::U32)),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", iota(&[2])),
+    ]);
+    safetensors::write(&path, &file, &[]).unwrap();
+    let result = weights::load(&path, &config(false), &shapes(&parameters()));
+    assert_says(
+        result,
+        &[
+            "model.safetensors: ",
+            "1 missing: model.layers.0.self_attn.q_proj.weight [8, 6]",
+            "1 unexpected: extra [3]",
+            "1 of another shape: model.embed_tokens.weight: found [6, 5], expected [5, 6]",
+            "1 of another dtype: model.norm.weight: found whole numbers",
+        ],
+    );
+    let many: Vec<(String, Vec<usize>)> = (0..30).map(|i| (format!("w{i}"), vec![1])).collect();
+    assert_says(weights::load(&path, &config(false), &many), &["30 missing: w0 [1]", "w7 [1] and 22 more"]);
+}
+
+#[test]
+fn narrow_and_wide_floats_become_f32() {
+    let (_dir, path) = place("model.safetensors");
+    let parameters = parameters();
+    let file: Vec<_> = parameters
+        .iter()
+        .zip([DType::Bf16, DType::F64, DType::F32])
+        .map(|((name, tensor), dtype)| (name.clone(), tensor.to_dtype(dtype).unwrap()))
+        .collect();
+    safetensors::write(&path, &file, &[]).unwrap();
+    let loaded = weights::load(&path, &config(false), &shapes(&parameters)).unwrap();
+    assert!(loaded.values().all(|tensor| tensor.dtype() == DType::F32));
+    assert_eq!(loaded[EMBED].to_f64_vec(), iota(&[5, 6]).to_f64_vec());
+}
+
+#[test]
+fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
+    let (_dir, path) = place("model.safetensors");
+    let (tied, parameters) = (config(true), parameters());
+    let with_head = |head: Tensor| [parameters.clone(), named(&[(HEAD, head)])].concat();
+    weights::save(&path, &tied, &with_head(iota(&[5, 6]))).unwrap();
+    assert!(!safetensors::read(&path).unwrap().tensors.contains_key(HEAD));
+    for head in [iota(&[5, 6]), Tensor::zeros(&[5, 6], DType::F32), f32s(&[1.0], &[1])] {
+        safetensors::write(&path, &with_head(head), &[]).unwrap();
+        let loaded = weights::load(&path, &tied, &shapes(&parameters)).unwrap();
+        assert_eq!(loaded.len(), 3);
+        assert_eq!(loaded[EMBED].to_f64_vec(), iota(&[5, 6]).to_f64_vec());
+    }
+    assert_says(weights::load(&path, &config(false), &shapes(&parameters)), &["1 unexpected: lm_head.weight"]);
+}
