@@ -202,7 +202,11 @@ impl ModelConfig {
         let (h, kv) = (self.n_head, self.n_kv_head);
         ensure!(h % kv == 0, "config: n_head {h} is not divisible by n_kv_head {kv}");
         if self.positions == Positions::Rope {
-            ensure!(self.head_dim % 2 == 0, "config: head_dim is {}, expected an even number for RoPE", self.head_dim);
+            ensure!(
+                self.head_dim.is_multiple_of(2),
+                "config: head_dim is {}, expected an even number for RoPE",
+                self.head_dim
+            );
             let theta = self.rope_theta;
             ensure!(theta.is_finite() && theta > 0.0, "config: rope_theta is {theta}, expected a positive number");
         }
@@ -214,7 +218,7 @@ impl ModelConfig {
     /// `head_dim` where a config leaves it out. Error: `n_embd` is not divisible by `n_head`.
     pub fn default_head_dim(n_embd: usize, n_head: usize) -> Result<usize> {
         ensure!(n_head > 0, "config: n_head is 0, expected at least 1");
-        ensure!(n_embd % n_head == 0, "config: n_embd {n_embd} is not divisible by n_head {n_head}");
+        ensure!(n_embd.is_multiple_of(n_head), "config: n_embd {n_embd} is not divisible by n_head {n_head}");
         Ok(n_embd / n_head)
     }
 }

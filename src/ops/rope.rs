@@ -30,7 +30,7 @@ pub struct RopeTable {
 impl RopeTable {
     /// Error: an odd `head_dim`.
     pub fn new(head_dim: usize, max_seq_len: usize, theta: f64) -> Result<RopeTable> {
-        ensure!(head_dim > 0 && head_dim % 2 == 0, "rope: found head_dim {head_dim}, expected an even number");
+        ensure!(head_dim > 0 && head_dim.is_multiple_of(2), "rope: found head_dim {head_dim}, expected an even number");
         let pairs = head_dim / 2;
         let angles = (0..max_seq_len * pairs)
             .map(|n| {

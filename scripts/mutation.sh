@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Checks the gradient checks: changes the backward halves of operators and the tape, one small change at a time, and runs
+# only the gradient tests. A change that they do not notice is a survivor.
+#
+#   scripts/mutation.sh            60 mutants drawn at random; prints the seed
+#   scripts/mutation.sh 200 7      200 mutants, seed 7
+#
+# Needs cargo-mutants (cargo install cargo-mutants). The report is left in mutants.out/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+count=${1:-60}
+seed=${2:-$RANDOM}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Functions whose mistakes are wrong gradients: the tape, `impl Backward`, and what it calls. What only words an error
+# message is left out.
+cargo mutants --list --json --file 'src/ops/*.rs' --file src/tape.rs --exclude src/ops/cases.rs --exclude src/ops/mod.rs \
+    | python3 -c '
+import json, random, re, sys
+count, seed = int(sys.argv[1]), int(sys.argv[2])
+mutants = json.load(sys.stdin)
+backward = re.compile(r"backward|repeats|slope|rotate|product|d_s|Tape|^add$|only", re.I)
+chosen = []
+for mutant in mutants:
+    function = (mutant.get("function") or {}).get("function_name", "")
+    if mutant["file"] == "src/tape.rs" or backward.search(function):
+        chosen.append(mutant["name"])
+random.Random(seed).shuffle(chosen)
+print(f"{len(chosen)} mutants of backward code, {min(count, len(chosen))} drawn with seed {seed}", file=sys.stderr)
+for name in chosen[:count]:
+    print("^" + re.escape(name) + "$")
+' "$count" "$seed" > "$work/names"
+mapfile -t names < "$work/names"
+filters=()
+for name in "${names[@]}"; do filters+=(--re "$name"); done
+
+# A mutant that makes a test hang counts as caught.
+cargo mutants --file 'src/ops/*.rs' --file src/tape.rs "${filters[@]}" --in-place --baseline skip --timeout 120 --no-shuffle \
+    -- --test gradients || true
+
+python3 - <<'TXT'
+import json
+outcomes = [o for o in json.load(open("mutants.out/outcomes.json"))["outcomes"] if o["scenario"] != "Baseline"]
+tally = {}
+for outcome in outcomes:
+    tally[outcome["summary"]] = tally.get(outcome["summary"], 0) + 1
+caught, missed = tally.get("CaughtMutant", 0) + tally.get("Timeout", 0), tally.get("MissedMutant", 0)
+print(f"\n{caught} of {caught + missed} caught ({100 * caught / max(caught + missed, 1):.0f}%), {tally.get('Unviable', 0)} did not compile")
+for outcome in outcomes:
+    if outcome["summary"] == "MissedMutant":
+        print("survived:", outcome["scenario"]["Mutant"]["name"])
+TXT
