@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the gradient checks: changes the backward halves of operators and the tape, one small change at a time, and runs
-# only the gradient tests. A change that they do not notice is a survivor.
+# only the tests of gradients (finite differences, values worked out by hand, PyTorch's). A change that they do not notice
+# is a survivor.
 #
 #   scripts/mutation.sh            60 mutants drawn at random; prints the seed
 #   scripts/mutation.sh 200 7      200 mutants, seed 7
@@ -36,8 +37,8 @@ filters=()
 for name in "${names[@]}"; do filters+=(--re "$name"); done
 
 # A mutant that makes a test hang counts as caught.
-cargo mutants --file 'src/ops/*.rs' --file src/tape.rs "${filters[@]}" --in-place --baseline skip --timeout 120 --no-shuffle \
-    -- --test gradients || true
+cargo mutants --file 'src/ops/*.rs' --file src/tape.rs "${filters[@]}" --profile mutants --baseline skip --timeout 120 --no-shuffle \
+    -- --test gradients --test operators --test golden || true
 
 python3 - <<'TXT'
 import json

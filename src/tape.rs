@@ -93,10 +93,6 @@ impl Tape {
         Tape { recording: false, ..Tape::new() }
     }
 
-    pub fn is_recording(&self) -> bool {
-        self.recording
-    }
-
     /// A value whose gradient is wanted, under the name that [`Gradients`] has it by.
     ///
     /// The same name again gives the same leaf, so both uses of a tied weight add into one gradient.
