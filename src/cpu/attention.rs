@@ -184,7 +184,11 @@ pub fn backward(dims: &AttentionDims, saved: &Saved, d_out: &[f32]) -> (Vec<f32>
     if d_q.is_empty() || d_k.is_empty() {
         return (d_q, d_k, d_v);
     }
-    let delta: Vec<f32> = d_out.chunks_exact(d).zip(saved.out.chunks_exact(d)).map(|(a, b)| simd::dot(a, b)).collect();
+    let rows = d_out.chunks_exact(d).zip(saved.out.chunks_exact(d));
+    let delta: Vec<f32> = simd::vectorize(
+        #[inline(always)]
+        || rows.map(|(d_out, out)| simd::dot(d_out, out)).collect(),
+    );
     let task = Task { dims, saved, d_out, delta: &delta };
     d_q.par_chunks_mut(tq * h * d).enumerate().for_each(|(b, d_q)| {
         d_q.par_chunks_mut(BLOCK * h * d).enumerate().for_each(|(tile, d_q)| {

@@ -8,7 +8,7 @@
 //!
 //! The same code trains (a recording tape, no cache), prefills and decodes (a cache).
 
-use super::config::{ModelConfig, Positions};
+use super::config::ModelConfig;
 use super::linear::{Linear, LinearSpec};
 use super::{KvCache, Module, Parameter, init};
 use crate::ops::{self, RopeTable};
@@ -31,27 +31,24 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// `rope` is the model's table; it is shared by all layers.
+    /// `rope` is the table that all layers share, if the model rotates.
     pub fn new(layer: usize, config: &ModelConfig, rope: Option<&RopeTable>, rng: &mut ChaCha8Rng) -> Attention {
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
-        let (c, d) = (config.n_embd, config.head_dim);
-        let spec = |in_features, out_features, scale| LinearSpec {
-            in_features,
-            out_features,
-            bias: config.bias,
-            init: config.init,
-            scale,
-        };
+        let &ModelConfig { n_embd: c, head_dim: d, n_head: h, n_kv_head: hkv, .. } = config;
         let gain = |part: &str| config.qk_norm.then(|| Parameter::new(name(part), init::constant(d, 1.0)));
         Attention {
-            q_proj: Linear::new(&name("q_proj"), spec(c, config.n_head * d, 1.0), rng),
+            q_proj: Linear::new(&name("q_proj"), LinearSpec::of(config, c, h * d), rng),
             // No bias: it would add the same number to every score of a query, which softmax does not see.
-            k_proj: Linear::new(&name("k_proj"), LinearSpec { bias: false, ..spec(c, config.n_kv_head * d, 1.0) }, rng),
-            v_proj: Linear::new(&name("v_proj"), spec(c, config.n_kv_head * d, 1.0), rng),
-            o_proj: Linear::new(&name("o_proj"), spec(config.n_head * d, c, config.residual_scale()), rng),
+            k_proj: Linear::new(&name("k_proj"), LinearSpec { bias: false, ..LinearSpec::of(config, c, hkv * d) }, rng),
+            v_proj: Linear::new(&name("v_proj"), LinearSpec::of(config, c, hkv * d), rng),
+            o_proj: Linear::new(
+                &name("o_proj"),
+                LinearSpec { scale: config.residual_scale(), ..LinearSpec::of(config, h * d, c) },
+                rng,
+            ),
             q_norm: gain("q_norm.weight"),
             k_norm: gain("k_norm.weight"),
-            rope: rope.filter(|_| config.positions == Positions::Rope).cloned(),
+            rope: rope.cloned(),
             layer,
             config: config.clone(),
         }

@@ -27,18 +27,15 @@ impl FeedForward {
     pub fn new(layer: usize, config: &ModelConfig, rng: &mut ChaCha8Rng) -> FeedForward {
         let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
         let (c, f) = (config.n_embd, config.n_ff);
-        let spec = |in_features, out_features, scale| LinearSpec {
-            in_features,
-            out_features,
-            bias: config.bias,
-            init: config.init,
-            scale,
-        };
         let gated = config.feed_forward == FeedForwardKind::SwiGlu;
         FeedForward {
-            gate_proj: gated.then(|| Linear::new(&name("gate_proj"), spec(c, f, 1.0), rng)),
-            up_proj: Linear::new(&name("up_proj"), spec(c, f, 1.0), rng),
-            down_proj: Linear::new(&name("down_proj"), spec(f, c, config.residual_scale()), rng),
+            gate_proj: gated.then(|| Linear::new(&name("gate_proj"), LinearSpec::of(config, c, f), rng)),
+            up_proj: Linear::new(&name("up_proj"), LinearSpec::of(config, c, f), rng),
+            down_proj: Linear::new(
+                &name("down_proj"),
+                LinearSpec { scale: config.residual_scale(), ..LinearSpec::of(config, f, c) },
+                rng,
+            ),
         }
     }
 

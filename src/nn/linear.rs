@@ -1,6 +1,6 @@
 //! A linear layer y = x Wᵀ + b (report §5.3).
 
-use super::config::Init;
+use super::config::{Init, ModelConfig};
 use super::{Module, Parameter, init};
 use crate::ops;
 use crate::tape::{Tape, Var};
@@ -24,6 +24,13 @@ pub struct LinearSpec {
     pub init: Init,
     /// Multiplies the drawn weights: 1, or 1/√(2L) on the way back into the residual stream.
     pub scale: f64,
+}
+
+impl LinearSpec {
+    /// A layer with the model's kind of weights and biases.
+    pub fn of(config: &ModelConfig, in_features: usize, out_features: usize) -> LinearSpec {
+        LinearSpec { in_features, out_features, bias: config.bias, init: config.init, scale: 1.0 }
+    }
 }
 
 impl Linear {

@@ -38,7 +38,7 @@ impl Transformer {
             Positions::Absolute => None,
         };
         let (c, v) = (config.n_embd, config.vocab_size);
-        let head = LinearSpec { in_features: c, out_features: v, bias: false, init: config.init, scale: 1.0 };
+        let head = LinearSpec { bias: false, ..LinearSpec::of(config, c, v) };
         Ok(Transformer {
             config: config.clone(),
             embed_tokens: Embedding::new("model.embed_tokens", v, c, config.init, &mut rng),
