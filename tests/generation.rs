@@ -168,6 +168,7 @@ fn impossible_requests_are_refused_before_any_work() {
     let message = error(&[1; 15], 6);
     assert!(message.contains("15") && message.contains('6') && message.contains("20"), "{message}");
     assert!(error(&[1; 21], 0).contains("21"));
+    assert!(error(&[1; 2], usize::MAX).contains("at most 20"));
 }
 
 #[test]

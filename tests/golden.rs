@@ -38,6 +38,12 @@ impl Golden {
         Tensor::from_vec(all.as_slice::<u32>().unwrap()[n * len..(n + 1) * len].to_vec(), shape).unwrap()
     }
 
+    /// Every value of a trace that the file holds, sorted.
+    fn trace_names(&self) -> Vec<&str> {
+        let belongs = |key: &str| key.starts_with("layers.") || ["embed", "final_norm", "logits"].contains(&key);
+        self.file.tensors.keys().map(String::as_str).filter(|key| belongs(key)).collect()
+    }
+
     fn number(&self, key: &str) -> f64 {
         self.file.metadata[key].parse().unwrap()
     }
@@ -59,8 +65,12 @@ impl Golden {
         let mut tape = Tape::new();
         tape.keep_trace();
         let logits = model.forward(&mut tape, &self.batch("ids", 0)).unwrap();
-        for (key, value) in tape.take_trace() {
-            self.compare(&key, &value, relative);
+        let trace = tape.take_trace();
+        let mut names: Vec<&str> = trace.iter().map(|(key, _)| key.as_str()).collect();
+        names.sort();
+        assert_eq!(names, self.trace_names(), "{}", self.name);
+        for (key, value) in &trace {
+            self.compare(key, value, relative);
         }
         self.compare(&format!("logits{suffix}"), logits.value(), relative);
         let loss = cross_entropy(&mut tape, &logits, &self.batch("targets", 0), IGNORE_INDEX).unwrap();

@@ -209,6 +209,28 @@ fn softmax_of_nothing_to_attend_to_is_zero() {
 }
 
 #[test]
+fn dimensions_of_zero_give_empty_results() {
+    for dtype in [DType::F32, DType::F64] {
+        let x = |shape: &[usize]| Var::constant(Tensor::full(shape, 1.0, dtype));
+        let mut t = Tape::inference();
+        let y = ops::linear(&mut t, &x(&[0, 40]), &x(&[70, 40]), None).unwrap();
+        assert_eq!(y.shape(), [0, 70]);
+        let y = ops::linear(&mut t, &x(&[2, 0]), &x(&[3, 0]), None).unwrap();
+        assert_eq!((y.shape(), y.value().to_f64_vec()), (&[2, 3][..], vec![0.0; 6]));
+        for layout in [Layout::NN, Layout::NT, Layout::TN] {
+            let y = ops::matmul(&mut t, &x(&[0, 0]), &x(&[0, 0]), layout).unwrap();
+            assert_eq!(y.shape(), [0, 0]);
+        }
+        let y = ops::attention(&mut t, &x(&[0, 3, 2, 4]), &x(&[0, 3, 1, 4]), &x(&[0, 3, 1, 4]), true).unwrap();
+        assert_eq!(y.shape(), [0, 3, 2, 4]);
+        let y = ops::attention(&mut t, &x(&[1, 3, 2, 4]), &x(&[1, 0, 1, 4]), &x(&[1, 0, 1, 4]), true).unwrap();
+        assert_eq!(y.value().to_f64_vec(), [0.0; 24]);
+        let y = ops::rms_norm(&mut t, &x(&[0, 4]), &x(&[4]), 1e-6).unwrap();
+        assert_eq!(y.shape(), [0, 4]);
+    }
+}
+
+#[test]
 fn shapes_that_do_not_fit_are_named_with_the_operator() {
     let x = |shape: &[usize]| Var::constant(Tensor::zeros(shape, DType::F32));
     let mut t = Tape::inference();

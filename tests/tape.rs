@@ -68,6 +68,39 @@ fn backward_refuses_what_is_no_loss() {
 }
 
 #[test]
+fn a_leaf_is_known_by_its_name() {
+    let mut tape = Tape::new();
+    let value = f64s(&[2.0], &[1]);
+    let (a, b) = (tape.leaf("tied", &value), tape.leaf("tied", &value));
+    tape.leaf("another", &value);
+    assert_eq!(tape.leaf_names(), ["another", "tied"]);
+    let y = ops::mul(&mut tape, &a, &b).unwrap();
+    let mut gradients = tape.backward(&y).unwrap();
+    assert_eq!(gradients.get("tied").unwrap().item().unwrap(), 4.0, "both uses add up");
+    *gradients.get_mut("tied").unwrap() = f64s(&[7.0], &[1]);
+    assert_eq!(gradients.get("tied").unwrap().item().unwrap(), 7.0);
+}
+
+#[test]
+#[should_panic(expected = "two leaves are named x")]
+fn two_leaves_of_one_name_and_two_shapes_are_a_mistake() {
+    let mut tape = Tape::new();
+    tape.leaf("x", &f64s(&[2.0], &[1]));
+    tape.leaf("x", &f64s(&[2.0, 3.0], &[2]));
+}
+
+#[test]
+fn values_of_another_tape_are_refused() {
+    let mut other = Tape::new();
+    let mut y = other.leaf("x", &f64s(&[2.0], &[1]));
+    for _ in 0..5 {
+        y = ops::scale(&mut other, &y, 2.0).unwrap();
+    }
+    let error = Tape::new().backward(&y).err().unwrap().to_string();
+    assert!(error.contains("another tape"), "{error}");
+}
+
+#[test]
 fn an_inference_tape_and_constants_record_nothing() {
     let mut tape = Tape::inference();
     let x = tape.leaf("x", &f64s(&[2.0], &[1]));

@@ -37,7 +37,7 @@ fn run_in(
     interrupted: &dyn Fn() -> bool,
 ) -> anyhow::Result<Outcome> {
     let tokenizer = tokenizer();
-    let source = Source { data: None, val_fraction: 0.1 };
+    let source = Source { data: None, val_fraction: 0.1, tokens: 900 };
     Run { out: dir.to_path_buf(), tokenizer: &tokenizer, source }.run(trainer, observer, interrupted)
 }
 
@@ -143,6 +143,23 @@ fn a_resumed_run_is_the_same_run() {
 }
 
 #[test]
+fn a_checkpoint_torn_by_a_crash_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let recipe = Recipe { save_every: 3, ..recipe(6) };
+    run_in(dir.path(), &mut trainer(recipe.clone()), &mut Silent, &|| false).unwrap();
+    let state = state::read(dir.path()).unwrap();
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let (new, old) = (dir.path().join(file), dir.path().join("step-000003").join(file));
+        let good = std::fs::read(&new).unwrap();
+        std::fs::copy(&old, &new).unwrap(); // the crash came before this file was replaced
+        let error = state::restore(dir.path(), &state, &mut trainer(recipe.clone())).unwrap_err().to_string();
+        assert!(error.contains("Some(3)") && error.contains("Some(6)") && error.contains("earlier"), "{error}");
+        std::fs::write(&new, good).unwrap();
+    }
+    state::restore(dir.path(), &state, &mut trainer(recipe)).unwrap();
+}
+
+#[test]
 fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let mut trainer = trainer(recipe(5));
@@ -155,7 +172,7 @@ fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     trainer.recipe.steps = 10;
     let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap_err());
     assert!(error.contains("step 6") && error.contains("loss NaN"), "{error}");
-    assert!(error.contains("training stopped"), "{error}");
+    assert!(error.contains(&format!("the last checkpoint is {}, step 5", dir.path().display())), "{error}");
     assert_eq!((trainer.step, trainer.optimizer.step), (5, 5));
 
     trainer.model.layers[1].ffn.up_proj.weight.value = old;
@@ -177,7 +194,11 @@ fn the_output_directory_is_checked_at_the_start() {
     run_in(&out, &mut trainer(recipe(1)), &mut Silent, &|| false).unwrap();
     let error = prepare_out(&out, false).unwrap_err().to_string();
     assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
+    std::fs::create_dir(out.join("step-000009")).unwrap();
+    std::fs::write(out.join("notes.txt"), "mine").unwrap();
     prepare_out(&out, true).unwrap();
+    let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"], "the old run goes, other files stay");
 
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
@@ -216,7 +237,8 @@ fn a_trained_directory_holds_every_file_and_loads_as_it_was() {
 #[test]
 fn nonsense_recipes_are_refused_by_flag() {
     let good = recipe(5);
-    let cases: [(Recipe, &str); 9] = [
+    let cases: [(Recipe, &str); 10] = [
+        (Recipe { warmup: 6, ..good.clone() }, "--warmup: found 6, expected at most --steps, 5"),
         (Recipe { lr: f64::NAN, ..good.clone() }, "--lr: found NaN"),
         (Recipe { lr: -1.0, ..good.clone() }, "--lr: found -1"),
         (Recipe { min_lr: 1.0, ..good.clone() }, "--min-lr: found 1"),

@@ -34,6 +34,7 @@ pub fn run(args: EvalArgs) -> Result<u8> {
     let tokens = tokenizer.encode_documents(&corpus.documents)?;
     let window = model.config.max_seq_len.min(tokens.len().saturating_sub(1)).max(1);
     let batches = whole_batches(&tokens, args.batch_size, window)?;
+    signals::install();
     let Some((loss, count)) = mean_loss(&model, batches, &signals::interrupted)? else {
         return Ok(signals::status().unwrap_or(1));
     };

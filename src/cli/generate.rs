@@ -1,9 +1,11 @@
 //! `handgrad generate`
 
-use super::{DeviceArgs, signals};
+use super::{DeviceArgs, argument, note, signals};
+use crate::data::corpus::read_text;
 use crate::formats::model_dir;
-use crate::generate::{Request, Sampler, Stop, generate};
-use crate::tokenizer::StreamDecoder;
+use crate::generate::{Request, Sampler, Stop, check, generate};
+use crate::nn::Transformer;
+use crate::tokenizer::{StreamDecoder, Tokenizer};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::io::Write;
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 const DEFAULT_MAX_NEW: usize = 256;
 
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct GenerateArgs {
     /// Model directory
     #[arg(long, value_name = "DIR")]
@@ -27,10 +30,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N")]
     max_new: Option<usize>,
     /// Divides the logits: below 1 safer, above 1 wilder; 0 always takes the likeliest token
-    #[arg(long, default_value_t = 0.8, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.8, value_name = "X")]
     temperature: f64,
     /// Draw from the smallest set of tokens whose probabilities reach this; 1 draws from all
-    #[arg(long, default_value_t = 0.95, value_name = "0..1", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.95, value_name = "0..1")]
     top_p: f64,
     /// Seed of the draws
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -45,11 +48,10 @@ pub struct GenerateArgs {
 /// Prints the prompt and its continuation.
 pub fn run(args: GenerateArgs) -> Result<u8> {
     args.device.check()?;
-    let mut sampler = Sampler::new(args.temperature, args.top_p, args.seed)?;
+    let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
     let prompt = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .with_context(|| format!("--prompt-file {}: cannot be read", path.display()))?,
+        (None, Some(path)) => read_text(path).context("--prompt-file")?,
         (None, None) => String::new(),
     };
     ensure!(!prompt.is_empty(), "prompt: found an empty text, expected at least one character");
@@ -57,6 +59,9 @@ pub fn run(args: GenerateArgs) -> Result<u8> {
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let ids = tokenizer.encode(&prompt).context("prompt")?;
     let room = model.config.max_seq_len.saturating_sub(ids.len());
+    if room == 0 && args.max_new.is_none() {
+        note("handgrad: the prompt fills the model's context: nothing is generated");
+    }
     let request = Request {
         prompt: &ids,
         max_new: args.max_new.unwrap_or(room.min(DEFAULT_MAX_NEW)),
@@ -64,24 +69,31 @@ pub fn run(args: GenerateArgs) -> Result<u8> {
         vocab_size: tokenizer.vocab_size(),
         use_cache: !args.no_cache,
     };
+    match print_continuation(&model, &tokenizer, &prompt, &request, &mut sampler)? {
+        Stop::Interrupted => Ok(signals::status().unwrap_or(1)),
+        Stop::MaxNew | Stop::EndOfText => Ok(0),
+    }
+}
+
+/// Writes `prompt` and what follows it to standard output, as it comes. Nothing is written if the request is refused.
+pub fn print_continuation(
+    model: &Transformer,
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    request: &Request,
+    sampler: &mut Sampler,
+) -> Result<Stop> {
+    check(model, request)?;
+    signals::install();
     let mut stdout = std::io::stdout().lock();
-    let mut decoder = StreamDecoder::new(&tokenizer);
-    let mut started = false;
-    let stop = generate(&model, &request, &mut sampler, |id| {
-        if !started {
-            write!(stdout, "{prompt}")?;
-            started = true;
-        }
+    let mut decoder = StreamDecoder::new(tokenizer);
+    write!(stdout, "{prompt}")?;
+    stdout.flush()?;
+    let stop = generate(model, request, sampler, |id| {
         write!(stdout, "{}", decoder.push(id)?)?;
         stdout.flush()?;
         Ok(!signals::interrupted())
     })?;
-    if !started {
-        write!(stdout, "{prompt}")?;
-    }
     writeln!(stdout, "{}", decoder.flush())?;
-    match stop {
-        Stop::Interrupted => Ok(signals::status().unwrap_or(0)),
-        Stop::MaxNew | Stop::EndOfText => Ok(0),
-    }
+    Ok(stop)
 }

@@ -1,9 +1,9 @@
 //! `handgrad gradcheck`
 
-use super::DeviceArgs;
+use super::{DeviceArgs, argument};
 use crate::gradcheck::{RTOL, Report, gradcheck};
 use crate::ops::cases::{Case, cases};
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -25,10 +25,16 @@ pub struct GradcheckArgs {
 pub fn run(args: GradcheckArgs) -> Result<u8> {
     args.device.check()?;
     let all = cases();
-    let mut ops: Vec<&str> = all.iter().map(|case| case.op).collect();
-    ops.dedup();
+    let mut ops: Vec<&str> = vec![];
+    for case in &all {
+        if !ops.contains(&case.op) {
+            ops.push(case.op);
+        }
+    }
     if let Some(op) = &args.op {
-        ensure!(ops.contains(&op.as_str()), "--op: found {op}, expected one of {}", ops.join(", "));
+        if !ops.contains(&op.as_str()) {
+            return argument(Err(anyhow!("--op: found {op}, expected one of {}", ops.join(", "))));
+        }
         ops.retain(|name| name == op);
     }
     let seed = args.seed.unwrap_or_else(rand::random);

@@ -1,7 +1,8 @@
 //! `handgrad inspect`
 
-use super::thousands;
+use super::{argument, thousands};
 use crate::formats::model_dir;
+use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Transformer, cost};
 use anyhow::Result;
 use clap::Args;
@@ -21,7 +22,9 @@ pub struct InspectArgs {
 
 pub fn run(args: InspectArgs) -> Result<u8> {
     let model = match (&args.preset, &args.model) {
-        (Some(preset), _) => Transformer::new(&ModelConfig::preset(preset, None)?, 0)?,
+        (Some(preset), _) => {
+            Transformer::new(&ModelConfig { init: Init::Zeros, ..argument(ModelConfig::preset(preset, None))? }, 0)?
+        }
         (None, Some(dir)) => model_dir::load(dir)?,
         (None, None) => unreachable!("clap asks for one of them"),
     };

@@ -1,37 +1,34 @@
 //! `handgrad` without arguments: trains on this project's own sources, then lets the model write.
 
-use super::{signals, train};
-use crate::data::batch::split;
+use super::generate::print_continuation;
+use super::{note, signals, train};
 use crate::data::corpus::Corpus;
-use crate::generate::{Request, Sampler, generate};
+use crate::generate::{Request, Sampler, Stop};
 use crate::nn::{ModelConfig, Transformer};
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::Tokenizer;
+use crate::train::Recipe;
 use crate::train::run::{Run, prepare_out};
-use crate::train::state::Source;
-use crate::train::{Recipe, Trainer};
 use anyhow::Result;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+/// About a minute on two cores.
+const STEPS: usize = 800;
 const PROMPTS: [&str; 3] = ["//! ", "pub fn ", "let "];
 
 pub fn run(quiet: bool) -> Result<u8> {
     let corpus = Corpus::builtin();
     let tokenizer = Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), true);
-    let recipe = Recipe { steps: 1000, ..Recipe::preset("chapter8")? };
-    let source = Source { data: None, val_fraction: 0.1 };
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
-    let (train_tokens, validation) = split(&tokens, source.val_fraction, recipe.seq_len)?;
+    let recipe = Recipe { steps: STEPS, ..Recipe::preset("chapter8")? };
+    let config = ModelConfig::chapter8(tokenizer.vocab_size());
+    let (mut trainer, source) = train::new_trainer(&corpus, None, 0.1, &tokenizer, &config, recipe)?;
     let out = new_directory();
     prepare_out(&out, false)?;
-    let model = Transformer::new(&ModelConfig::chapter8(tokenizer.vocab_size()), recipe.seed)?;
-    let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
     let run = Run { out, tokenizer: &tokenizer, source };
-    let (status, finished) = train::train(&run, &mut trainer, &corpus.name, quiet)?;
-    if finished {
-        sample(&trainer.model, &tokenizer, &run.out, quiet)?;
+    match train::train(&run, &mut trainer, &corpus.name, quiet)? {
+        0 => sample(&trainer.model, &tokenizer, &run.out, quiet),
+        status => Ok(status),
     }
-    Ok(status)
 }
 
 /// out/chapter8, or out/chapter8-2 and so on: a run is never written over.
@@ -41,11 +38,13 @@ fn new_directory() -> PathBuf {
 }
 
 /// Prints a few continuations, each as long as the context allows.
-fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &std::path::Path, quiet: bool) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    if !quiet {
-        eprintln!("\nwhat it writes:");
-    }
+fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &Path, quiet: bool) -> Result<u8> {
+    let say = |line: &str| {
+        if !quiet {
+            note(line)
+        }
+    };
+    say("\nwhat it writes:");
     for (seed, prompt) in PROMPTS.iter().enumerate() {
         let ids = tokenizer.encode(prompt)?;
         let request = Request {
@@ -55,19 +54,13 @@ fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &std::path::Path, qui
             vocab_size: tokenizer.vocab_size(),
             use_cache: true,
         };
-        let mut decoder = StreamDecoder::new(tokenizer);
-        write!(stdout, "{prompt}")?;
-        generate(model, &request, &mut Sampler::new(0.6, 0.9, seed as u64)?, |id| {
-            write!(stdout, "{}", decoder.push(id)?)?;
-            stdout.flush()?;
-            Ok(!signals::interrupted())
-        })?;
-        writeln!(stdout, "{}\n", decoder.flush())?;
+        let mut sampler = Sampler::new(0.6, 0.9, seed as u64)?;
+        if print_continuation(model, tokenizer, prompt, &request, &mut sampler)? == Stop::Interrupted {
+            return Ok(signals::status().unwrap_or(1));
+        }
+        writeln!(std::io::stdout())?;
     }
-    if !quiet {
-        let out = out.display();
-        eprintln!("more of it: handgrad generate --model {out} --prompt 'fn '");
-        eprintln!("your own text: handgrad train --data FILE --out DIR");
-    }
-    Ok(())
+    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", out.display()));
+    say("your own text: handgrad train --data FILE --out DIR");
+    Ok(0)
 }

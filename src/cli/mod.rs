@@ -5,13 +5,15 @@ mod generate;
 mod gradcheck;
 mod inspect;
 mod main_job;
+mod memory;
 mod progress;
 mod signals;
 mod trace;
 mod train;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// An LLM engine written by hand. Without a command: trains the small model of chapter 8 on this project's own sources
@@ -41,6 +43,9 @@ enum Command {
     Gradcheck(gradcheck::GradcheckArgs),
 }
 
+/// More threads than any machine has cores are a mistake.
+const MAX_THREADS: usize = 1024;
+
 #[derive(Args)]
 struct Common {
     /// Threads to compute with [default: one for each core]
@@ -54,13 +59,12 @@ struct Common {
 /// Runs the program on its own arguments.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    signals::install();
     match run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS, // the reader of our output has seen enough
         Err(error) => {
-            eprintln!("handgrad: {error:#}");
-            ExitCode::FAILURE
+            note(&format!("handgrad: {error:#}"));
+            ExitCode::from(if error.is::<WrongArgument>() { 2 } else { 1 })
         }
     }
 }
@@ -68,10 +72,10 @@ pub fn main() -> ExitCode {
 /// The exit status, if nothing failed.
 fn run(cli: Cli) -> Result<u8> {
     let Common { threads, quiet } = cli.common;
-    let pool = match threads {
-        Some(0) => bail!("--threads: found 0, expected at least 1"),
-        threads => rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build()?, // 0: one for each core
-    };
+    if let Some(threads) = threads.filter(|n| !(1..=MAX_THREADS).contains(n)) {
+        return argument(Err(anyhow!("--threads: found {threads}, expected 1 to {MAX_THREADS}")));
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build()?; // 0: one for each core
     // From a thread of the pool, or each product would wait for the pool to wake up.
     pool.install(|| dispatch(cli.command, quiet))
 }
@@ -86,6 +90,23 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Inspect(args)) => inspect::run(args),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),
     }
+}
+
+/// An argument whose value cannot be meant: exit status 2, as for arguments that clap refuses.
+#[derive(Debug)]
+struct WrongArgument(String);
+
+impl std::fmt::Display for WrongArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongArgument {}
+
+/// Marks the error of checking an argument's value as a [`WrongArgument`].
+fn argument<T>(checked: Result<T>) -> Result<T> {
+    checked.map_err(|error| WrongArgument(format!("{error:#}")).into())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -117,6 +138,11 @@ fn parse_device(text: &str) -> Result<String, String> {
         return Ok(text.to_string());
     }
     Err("expected cpu, cuda, cuda:N or emulator".to_string())
+}
+
+/// A line on standard error. If nobody reads it any more, the work goes on.
+fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// 1,234,567

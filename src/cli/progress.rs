@@ -1,5 +1,6 @@
 //! How a training run looks: a bar where standard error is a terminal, else a plain line every log step.
 
+use super::note;
 use crate::train::{Observer, Recipe, StepReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -42,7 +43,7 @@ impl Progress {
     pub fn say(&self, line: &str) {
         match &self.view {
             View::Quiet => {}
-            View::Lines => eprintln!("{line}"),
+            View::Lines => note(line),
             View::Bar(bar) => bar.println(line),
         }
     }
@@ -65,7 +66,7 @@ impl Observer for Progress {
             }
             // Every log step would be too many lines to read; about forty tell the story.
             View::Lines if step.is_multiple_of(self.lines_every()) || step == 1 => {
-                eprintln!("step {step}/{}  {numbers}  {} left", self.recipe.steps, self.time_left(step));
+                note(&format!("step {step}/{}  {numbers}  {} left", self.recipe.steps, self.time_left(step)));
             }
             View::Lines => {}
         }

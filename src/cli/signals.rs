@@ -7,8 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
-/// Starts listening.
+/// Starts listening; for work that asks [`interrupted`] now and then. All other work ends at the first signal.
 pub fn install() {
+    if SIGNAL.get().is_some() {
+        return;
+    }
     let signal = SIGNAL.get_or_init(|| Arc::new(AtomicUsize::new(0)));
     let again = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -17,7 +20,7 @@ pub fn install() {
             .and_then(|_| flag::register(number, again.clone()))
             .and_then(|_| flag::register_usize(number, signal.clone(), number as usize));
         if let Err(error) = installed {
-            eprintln!("handgrad: interrupts will end the process at once: {error}");
+            super::note(&format!("handgrad: interrupts will end the process at once: {error}"));
         }
     }
 }

@@ -1,15 +1,15 @@
 //! `handgrad trace`: what a model computes, tensor by tensor, for comparing with another engine (chapter 8, Q6).
 
-use super::DeviceArgs;
+use super::{DeviceArgs, argument};
 use crate::dtype::DType;
 use crate::formats::{model_dir, rope_layout, safetensors};
 use crate::nn::Module;
 use crate::ops::{IGNORE_INDEX, cross_entropy};
 use crate::tape::Tape;
 use crate::tensor::Tensor;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct TraceArgs {
@@ -39,9 +39,24 @@ pub fn run(args: TraceArgs) -> Result<u8> {
         "f64" => DType::F64,
         dtype => bail!("--dtype: found {dtype}, expected f32 or f64: bf16 needs --device cuda or emulator"),
     };
-    let ids = parse_ids("--ids", &args.ids, 0)?;
-    let targets = args.targets.as_deref().map(|text| parse_ids("--targets", text, IGNORE_INDEX)).transpose()?;
+    let ids = argument(parse_ids("--ids", &args.ids, 0))?;
+    let targets =
+        args.targets.as_deref().map(|text| argument(parse_ids("--targets", text, IGNORE_INDEX))).transpose()?;
+    if let Some(targets) = &targets {
+        let (found, expected) = (targets.shape(), ids.shape());
+        argument(if found == expected {
+            Ok(())
+        } else {
+            Err(anyhow!("--targets: found {found:?} ids, expected {expected:?} as in --ids"))
+        })?;
+    }
     let model = model_dir::load(&args.model)?.to_dtype(dtype)?;
+    let inside_model = same_directory(args.out.parent().unwrap_or(Path::new("")), &args.model);
+    ensure!(
+        !inside_model,
+        "--out {}: found a path in the model's directory, expected one elsewhere",
+        args.out.display()
+    );
 
     let mut tape = if targets.is_some() { Tape::new() } else { Tape::inference() };
     tape.keep_trace();
@@ -60,6 +75,12 @@ pub fn run(args: TraceArgs) -> Result<u8> {
     }
     safetensors::write(&args.out, &tensors, &[("format", "pt".to_string())])?;
     Ok(0)
+}
+
+fn same_directory(a: &Path, b: &Path) -> bool {
+    let full =
+        |path: &Path| if path.as_os_str().is_empty() { Path::new(".").canonicalize() } else { path.canonicalize() };
+    matches!((full(a), full(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// `1,2;3,4` as a u32 tensor [2,2]; negative numbers down to `least` in two's complement.

@@ -1,21 +1,22 @@
 //! `handgrad train`
 
 use super::progress::Progress;
-use super::{DeviceArgs, signals, thousands};
+use super::{DeviceArgs, argument, memory, signals, thousands};
 use crate::data::batch::split;
 use crate::data::corpus::Corpus;
 use crate::formats::{config_json, model_dir, tokenizer_json};
 use crate::nn::{ModelConfig, Module, Transformer};
 use crate::optim::AdamW;
 use crate::tokenizer::Tokenizer;
-use crate::train::run::{Outcome, Run, prepare_out};
+use crate::train::run::{Outcome, Run, prepare_out, run_of};
 use crate::train::state::{self, Source};
 use crate::train::{Recipe, Trainer};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct TrainArgs {
     /// The model: chapter8, classic, report-80m or report-197m; also sets the defaults of the flags below
     #[arg(long, default_value = "chapter8", value_name = "NAME")]
@@ -35,8 +36,10 @@ pub struct TrainArgs {
     /// Replace a training run that --out holds
     #[arg(long)]
     pub overwrite: bool,
-    /// Continue the run of a checkpoint, with its model, data and recipe; --steps and --out may be given anew
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "data", "tokenizer", "overwrite"])]
+    /// Continue the run of a checkpoint with its model, data and recipe; --out, --steps and the flags on evaluating, saving
+    /// and logging may be given anew
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "data", "tokenizer", "overwrite", "val_fraction",
+        "batch_size", "seq_len", "lr", "min_lr", "warmup", "weight_decay", "clip", "beta1", "beta2", "seed"])]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -46,7 +49,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
     /// Part of the tokens kept for validation, from the end of the text [default: 0.1]
-    #[arg(long, value_name = "0..1", conflicts_with = "resume")]
+    #[arg(long, value_name = "0..1")]
     pub val_fraction: Option<f64>,
 }
 
@@ -67,7 +70,7 @@ pub struct RecipeArgs {
     /// Learning rate of the last step [default: a tenth of --lr]
     #[arg(long, value_name = "X")]
     pub min_lr: Option<f64>,
-    /// Steps over which the learning rate rises to its peak [default: 100; report-*: 500]
+    /// Steps over which the learning rate rises to its peak [default: 100, report-*: 500, but at most a tenth of --steps]
     #[arg(long, value_name = "N")]
     pub warmup: Option<usize>,
     /// Decay of matrices per step, times the learning rate [default: 0.1]
@@ -104,13 +107,14 @@ impl RecipeArgs {
     fn apply(&self, base: Recipe) -> Recipe {
         let lr = self.lr.unwrap_or(base.lr);
         let min_lr = if self.lr.is_some() { lr / 10.0 } else { base.min_lr };
+        let steps = self.steps.unwrap_or(base.steps);
         Recipe {
-            steps: self.steps.unwrap_or(base.steps),
+            steps,
             batch_size: self.batch_size.unwrap_or(base.batch_size),
             seq_len: self.seq_len.unwrap_or(base.seq_len),
             lr,
             min_lr: self.min_lr.unwrap_or(min_lr),
-            warmup: self.warmup.unwrap_or(base.warmup),
+            warmup: self.warmup.unwrap_or(base.warmup.min(steps / 10)),
             weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
             clip: self.clip.unwrap_or(base.clip),
             beta1: self.beta1.unwrap_or(base.beta1),
@@ -135,69 +139,90 @@ pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
 }
 
 fn start(args: &TrainArgs, quiet: bool) -> Result<u8> {
-    let mut recipe = args.recipe.apply(Recipe::preset(&args.preset)?);
+    let mut recipe = args.recipe.apply(argument(Recipe::preset(&args.preset))?);
+    argument(recipe.validate())?;
+    let val_fraction = args.val_fraction.unwrap_or(0.1);
+    ensure_fraction(val_fraction)?;
     let Some(out) = &args.out else { bail!("--out: expected a directory to write the model to") };
-    let source = Source {
-        data: args.data.as_ref().map(|path| path.display().to_string()),
-        val_fraction: args.val_fraction.unwrap_or(0.1),
-    };
-    let corpus = load_corpus(&source)?;
+    let corpus = load_corpus(args.data.as_deref())?;
+    if let Some(data) = &args.data {
+        refuse_out_in_data(out, data)?;
+    }
     let tokenizer = make_tokenizer(&args.tokenizer, &corpus)?;
     let config = model_config(args, &tokenizer, &mut recipe)?;
-    recipe.validate()?;
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
-    let (train_tokens, validation) = split(&tokens, source.val_fraction, recipe.seq_len)?;
+    let (mut trainer, source) = new_trainer(&corpus, args.data.as_deref(), val_fraction, &tokenizer, &config, recipe)?;
     prepare_out(out, args.overwrite)?;
-    let model = Transformer::new(&config, recipe.seed)?;
-    let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
-    let run = Run { out: out.clone(), tokenizer: &tokenizer, source };
-    let (status, _) = train(&run, &mut trainer, &corpus.name, quiet)?;
-    Ok(status)
+    train(&Run { out: out.clone(), tokenizer: &tokenizer, source }, &mut trainer, &corpus.name, quiet)
 }
 
+/// A trainer with a new model on a corpus that was read from `data`.
+pub fn new_trainer(
+    corpus: &Corpus,
+    data: Option<&Path>,
+    val_fraction: f64,
+    tokenizer: &Tokenizer,
+    config: &ModelConfig,
+    recipe: Recipe,
+) -> Result<(Trainer, Source)> {
+    config.validate()?;
+    memory::check(config, &recipe)?;
+    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let (train, validation) = split(&tokens, val_fraction, recipe.seq_len)?;
+    let data = data.map(|path| Ok::<_, std::io::Error>(path.canonicalize()?.display().to_string())).transpose()?;
+    let source = Source { data, val_fraction, tokens: tokens.len() };
+    let model = Transformer::new(config, recipe.seed)?;
+    Ok((Trainer::new(model, recipe, train.to_vec(), validation.to_vec()), source))
+}
+
+/// Goes on behind a checkpoint, in the run's own directory or in a new one.
 fn resume(dir: &Path, args: &TrainArgs, quiet: bool) -> Result<u8> {
     let state = state::read(dir)?;
     let recipe = args.recipe.apply(state.recipe.clone());
-    recipe.validate()?;
-    let corpus = load_corpus(&state.source)?;
+    argument(recipe.validate())?;
+    let (done, steps) = (state.step, recipe.steps);
+    ensure!(done < steps, "--resume {}: found {done} steps done, expected fewer than --steps, {steps}", dir.display());
     let model = model_dir::load(dir)?;
     let tokenizer = model_dir::load_tokenizer(dir, &model)?;
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
-    let (train_tokens, validation) = split(&tokens, state.source.val_fraction, recipe.seq_len)?;
+    let corpus = load_corpus(state.source.data.as_deref().map(Path::new))?;
+    let tokens = tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?;
     ensure!(
-        recipe.steps > state.step,
-        "--resume {}: found {} steps done, expected fewer than --steps, {}",
-        dir.display(),
-        state.step,
-        recipe.steps
+        tokens.len() == state.source.tokens,
+        "{}: found {} tokens, expected the {} that the run began with",
+        corpus.name,
+        tokens.len(),
+        state.source.tokens
     );
-    let out = match &args.out {
-        Some(out) if out != dir => {
-            prepare_out(out, false)?;
-            out.clone()
-        }
-        _ => dir.to_path_buf(),
-    };
+    memory::check(&model.config, &recipe)?;
+    let (train_tokens, validation) = split(&tokens, state.source.val_fraction, recipe.seq_len)?;
     let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
     state::restore(dir, &state, &mut trainer)?;
-    let run = Run { out, tokenizer: &tokenizer, source: state.source };
-    let (status, _) = train(&run, &mut trainer, &corpus.name, quiet)?;
-    Ok(status)
+    let old_run = run_of(dir);
+    let out = args.out.clone().unwrap_or(old_run.clone());
+    if out != old_run {
+        prepare_out(&out, false)?;
+        let metrics = old_run.join("metrics.jsonl");
+        if metrics.exists() {
+            std::fs::copy(&metrics, out.join("metrics.jsonl"))
+                .with_context(|| format!("{}: cannot be copied", metrics.display()))?;
+        }
+    }
+    train(&Run { out, tokenizer: &tokenizer, source: state.source }, &mut trainer, &corpus.name, quiet)
 }
 
-/// Runs the training and tells the story on standard error; the exit status, and whether it ran to its end.
-pub fn train(run: &Run, trainer: &mut Trainer, corpus: &str, quiet: bool) -> Result<(u8, bool)> {
+/// Runs the training and tells the story on standard error. The exit status: 0, or that of the signal that ended it.
+pub fn train(run: &Run, trainer: &mut Trainer, corpus: &str, quiet: bool) -> Result<u8> {
+    signals::install();
     let mut progress = Progress::new(&trainer.recipe, trainer.step, quiet);
     progress.say(&summary(trainer, corpus));
     let outcome = run.run(trainer, &mut progress, &signals::interrupted);
     progress.finish();
     match outcome? {
-        Outcome::Finished { .. } => Ok((0, true)),
+        Outcome::Finished { .. } => Ok(0),
         Outcome::Interrupted { step } => {
             let out = run.out.display();
             progress
                 .say(&format!("interrupted: step {step} saved to {out}; go on with: handgrad train --resume {out}"));
-            Ok((signals::status().unwrap_or(1), false))
+            Ok(signals::status().unwrap_or(1))
         }
     }
 }
@@ -216,11 +241,23 @@ fn summary(trainer: &Trainer, corpus: &str) -> String {
     )
 }
 
-fn load_corpus(source: &Source) -> Result<Corpus> {
-    match &source.data {
-        Some(path) => Corpus::load(Path::new(path)),
-        None => Ok(Corpus::builtin()),
+fn ensure_fraction(val_fraction: f64) -> Result<()> {
+    if (0.0..1.0).contains(&val_fraction) {
+        return Ok(());
     }
+    argument(Err(anyhow!("--val-fraction: found {val_fraction}, expected at least 0 and below 1")))
+}
+
+fn load_corpus(data: Option<&Path>) -> Result<Corpus> {
+    data.map_or_else(|| Ok(Corpus::builtin()), Corpus::load)
+}
+
+/// A run that writes among the texts it reads could not read them again.
+fn refuse_out_in_data(out: &Path, data: &Path) -> Result<()> {
+    let full = |path: &Path| path.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+    let inside = data.is_dir() && full(out).zip(full(data)).is_some_and(|(out, data)| out.starts_with(data));
+    ensure!(!inside, "--out {}: found a directory within --data, expected one elsewhere", out.display());
+    Ok(())
 }
 
 fn make_tokenizer(name: &str, corpus: &Corpus) -> Result<Tokenizer> {
@@ -251,6 +288,9 @@ fn model_config(args: &TrainArgs, tokenizer: &Tokenizer, recipe: &mut Recipe) ->
         config.max_seq_len = config.max_seq_len.max(recipe.seq_len);
     }
     let (window, context) = (recipe.seq_len, config.max_seq_len);
-    ensure!(window <= context, "--seq-len: found {window}, expected at most the model's context of {context}");
-    Ok(config)
+    argument(if window <= context {
+        Ok(config)
+    } else {
+        Err(anyhow!("--seq-len: found {window}, expected at most the model's context of {context}"))
+    })
 }

@@ -15,7 +15,7 @@
 //! Every output element belongs to one task, so nothing is added across threads and the bits do not depend on them.
 
 use super::gemm::{MatRef, gemm_serial};
-use super::simd;
+use super::{reduce, simd};
 use rayon::prelude::*;
 
 /// Queries or keys in a tile.
@@ -154,7 +154,7 @@ fn softmax_step(row: &mut [f32], visible: usize, scale: f64, max: &mut f32, sum:
             for s in seen.iter_mut() {
                 *s = simd::exp(*s - new_max);
             }
-            *sum = *sum * rescale + simd::sum(seen);
+            *sum = *sum * rescale + reduce::sum_of(seen, |p| p);
             *max = new_max;
             rescale
         },
@@ -187,7 +187,7 @@ pub fn backward(dims: &AttentionDims, saved: &Saved, d_out: &[f32]) -> (Vec<f32>
     let rows = d_out.chunks_exact(d).zip(saved.out.chunks_exact(d));
     let delta: Vec<f32> = simd::vectorize(
         #[inline(always)]
-        || rows.map(|(d_out, out)| simd::dot(d_out, out)).collect(),
+        || rows.map(|(d_out, out)| reduce::sum_of_products(d_out, out)).collect(),
     );
     let task = Task { dims, saved, d_out, delta: &delta };
     d_q.par_chunks_mut(tq * h * d).enumerate().for_each(|(b, d_q)| {

@@ -201,6 +201,9 @@ fn serial(kernel: &Kernel, product: Product) {
     thread_local! {
         static BUFFERS: RefCell<Buffers> = RefCell::default();
     }
+    if product.m == 0 || product.n == 0 {
+        return;
+    }
     if product.k == 0 {
         return product.empty();
     }

@@ -10,7 +10,7 @@
 //!       Level::Portable  the same source, whatever the target's baseline offers
 //! ```
 //!
-//! Everything here rounds the same at every level: no fused multiply-add, and sums use a fixed number of lanes.
+//! Everything here rounds the same at every level: no fused multiply-add.
 
 use std::sync::OnceLock;
 
@@ -111,13 +111,6 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// 1 / (1 + e^-x) to 2.5 ulp, in both tails.
-#[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
-    let e = exp(-x.abs());
-    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
-}
-
 /// Hyperbolic tangent to 2 ulp: an odd polynomial near zero, where 1 - 2/(e^2x + 1) would cancel.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
@@ -130,51 +123,6 @@ pub fn tanh(x: f32) -> f32 {
     let near = ((p * z) * x + x).copysign(x);
     let far = (1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0)).copysign(x);
     if x.abs() < 0.625 { near } else { far }
-}
-
-/// Partial sums kept by [`dot`] and [`sum`]: two 512-bit registers, four 256-bit ones.
-const LANES: usize = 32;
-
-/// Σ a[i]·b[i] of two slices of equal length.
-#[inline(always)]
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for l in 0..LANES {
-            lanes[l] += a[l] * b[l];
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    fold(lanes) + rest
-}
-
-/// Σ x[i].
-#[inline(always)]
-pub fn sum(x: &[f32]) -> f32 {
-    let (blocks, rest) = x.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for block in blocks {
-        for l in 0..LANES {
-            lanes[l] += block[l];
-        }
-    }
-    fold(lanes) + rest.iter().sum::<f32>()
-}
-
-/// Adds the lanes pairwise: halves onto halves.
-#[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for l in 0..width {
-            lanes[l] += lanes[l + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
 }
 
 #[cfg(test)]
@@ -230,8 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sigmoid_and_tanh_are_accurate() {
-        accurate(-87.0..30.0, 2.5, sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
+    fn tanh_is_accurate() {
         accurate(-10.0..10.0, 2.0, tanh, f64::tanh);
         accurate(-0.7..0.7, 2.0, tanh, f64::tanh);
         accurate(0.0..1e-3, 1.0, tanh, f64::tanh);
@@ -240,26 +187,12 @@ mod tests {
     #[test]
     fn limits() {
         let inf = f32::INFINITY;
-        for f in [exp, sigmoid, tanh] {
+        for f in [exp, tanh] {
             assert!(f(f32::NAN).is_nan() && f(-f32::NAN).is_nan());
         }
         assert_eq!([-inf, -200.0, -104.5, 0.0, 89.0, 1e30, inf].map(exp), [0.0, 0.0, 0.0, 1.0, inf, inf, inf]);
-        assert_eq!([-inf, -200.0, 0.0, 200.0, inf].map(sigmoid), [0.0, 0.0, 0.5, 1.0, 1.0]);
         assert_eq!([-inf, -50.0, 0.0, 50.0, inf].map(tanh), [-1.0, -1.0, 0.0, 1.0, 1.0]);
         assert!(exp(-103.0) > 0.0, "no abrupt underflow");
         assert!(tanh(-0.0).is_sign_negative() && tanh(1e-40) == 1e-40);
-    }
-
-    #[test]
-    fn sums_do_not_depend_on_the_level() {
-        for len in [0, 1, 31, 32, 33, 1000] {
-            let x: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) / 7.0).collect();
-            let y: Vec<f32> = (0..len).map(|i| ((i * 53 % 89) as f32 - 44.0) / 9.0).collect();
-            let exact: f64 = x.iter().zip(&y).map(|(&x, &y)| x as f64 * y as f64).sum();
-            let results = at_every_level(|| (dot(&x, &y), sum(&x)));
-            assert!((results[0].0 as f64 - exact).abs() <= 1e-3, "{len}");
-            assert!((results[0].1 as f64 - x.iter().map(|&x| x as f64).sum::<f64>()).abs() <= 1e-3, "{len}");
-            assert!(results.iter().all(|r| r == &results[0]), "{len}");
-        }
     }
 }

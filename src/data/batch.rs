@@ -33,29 +33,13 @@ impl Batch {
 /// Error: fewer than `t + 1` tokens, or a size of 0.
 pub fn random_batch(tokens: &[u32], batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
     check_sizes(batch, t)?;
-    check_length("tokens", tokens, t + 1, &format!("a window of {t} and the token after it"))?;
+    check_length("tokens", tokens, t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
     let starts = tokens.len() - t;
     Ok(Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t))
 }
 
-/// Whole batches in order. Neighbours share one token: the last target of a row is the first id of the next.
-/// There are `⌊(n - 1) / (batch·t)⌋`; tokens after the last whole batch are left out.
-/// Error: fewer than `batch·t + 1` tokens, or a size of 0.
-pub fn sequential_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
-    check_sizes(batch, t)?;
-    let per_batch = batch.saturating_mul(t);
-    check_length(
-        "tokens",
-        tokens,
-        per_batch.saturating_add(1),
-        &format!("a batch of {batch} x {t} and the token after it"),
-    )?;
-    let count = (tokens.len() - 1) / per_batch;
-    Ok((0..count).map(move |i| Batch::windows(tokens, (0..batch).map(|row| i * per_batch + row * t), t)))
-}
-
 /// Batches in order that predict every token after the first exactly once, for a loss over a whole text: first all whole
-/// batches, then a batch of fewer rows, then a single row of fewer tokens, the last two only if something is left.
+/// batches, of which neighbours share one token, the last target of a row and the first id of the next; then a batch of fewer rows, then a single row of fewer tokens, the last two only if something is left.
 /// Error: fewer than 2 tokens, or a size of 0.
 pub fn whole_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
     check_sizes(batch, t)?;
@@ -83,9 +67,9 @@ pub fn split(tokens: &[u32], val_fraction: f64, t: usize) -> Result<(&[u32], &[u
     let (train, val) = tokens.split_at(tokens.len() - val);
     let window =
         format!("a window of {t} and the token after it; of {} tokens {val_fraction} are for validation", tokens.len());
-    check_length("training tokens", train, t + 1, &window)?;
+    check_length("training tokens", train, t.saturating_add(1), &window)?;
     if val_fraction > 0.0 {
-        check_length("validation tokens", val, t + 1, &window)?;
+        check_length("validation tokens", val, t.saturating_add(1), &window)?;
     }
     Ok((train, val))
 }

@@ -81,7 +81,8 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn read_text(path: &Path) -> Result<String> {
+/// A file's text, byte by byte as it is. Error: not UTF-8, with the offset of the first bad byte.
+pub fn read_text(path: &Path) -> Result<String> {
     let place = path.display();
     let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;
     String::from_utf8(bytes).map_err(|error| {

@@ -7,5 +7,5 @@
 pub mod batch;
 pub mod corpus;
 
-pub use batch::{Batch, random_batch, sequential_batches, split, whole_batches};
+pub use batch::{Batch, random_batch, split, whole_batches};
 pub use corpus::Corpus;

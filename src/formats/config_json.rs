@@ -121,6 +121,7 @@ pub fn to_json(config: &ModelConfig) -> Value {
         Init::TruncatedNormal { std } => ("truncated_normal", Some(std)),
         Init::Xavier => ("xavier", None),
         Init::He => ("he", None),
+        Init::Zeros => ("zeros", None),
     };
     if let Some(std) = std {
         json["initializer_range"] = json!(std);
@@ -234,6 +235,7 @@ fn init(keys: &Keys) -> Result<Init> {
         "truncated_normal" => Init::TruncatedNormal { std },
         "xavier" => Init::Xavier,
         "he" => Init::He,
+        "zeros" => Init::Zeros,
         other => bail!("handgrad_init: found '{other}', expected normal, truncated_normal, xavier or he"),
     })
 }

@@ -1,18 +1,20 @@
 //! A model directory, as Hugging Face lays it out: `config.json`, `model.safetensors`, `tokenizer.json`.
 
 use super::{config_json, tokenizer_json, weights};
-use crate::nn::{Module, Transformer};
+use crate::nn::config::Init;
+use crate::nn::{ModelConfig, Module, Transformer, cost};
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::path::Path;
 
-/// Writes the three files, each replaced whole.
-pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer) -> Result<()> {
+/// Writes the three files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
+/// crash can be told.
+pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize) -> Result<()> {
     let parameters: Vec<(String, Tensor)> =
         model.parameters().into_iter().map(|p| (p.name.clone(), p.value.clone())).collect();
     config_json::write(&dir.join("config.json"), &model.config)?;
-    weights::save(&dir.join("model.safetensors"), &model.config, &parameters)?;
+    weights::save(&dir.join("model.safetensors"), &model.config, &parameters, step)?;
     tokenizer_json::write(&dir.join("tokenizer.json"), tokenizer)
 }
 
@@ -26,14 +28,31 @@ pub fn load(dir: &Path) -> Result<Transformer> {
         dir.display()
     );
     let config = config_json::read(&dir.join("config.json"))?;
-    let mut model = Transformer::new(&config, 0)?;
+    let weights_path = dir.join("model.safetensors");
+    check_size(&config, &weights_path)?;
+    // The weights are all read from the file, so none are drawn.
+    let mut model = Transformer::new(&ModelConfig { init: Init::Zeros, ..config.clone() }, 0)?;
+    model.config = config;
     let expected: Vec<(String, Vec<usize>)> =
         model.parameters().into_iter().map(|p| (p.name.clone(), p.value.shape().to_vec())).collect();
-    let mut loaded = weights::load(&dir.join("model.safetensors"), &config, &expected)?;
+    let mut loaded = weights::load(&weights_path, &model.config, &expected)?;
     for parameter in model.parameters_mut() {
         parameter.value = loaded.remove(&parameter.name).expect("load returns every expected tensor");
     }
     Ok(model)
+}
+
+/// Refuses a configuration that the file cannot fill, before memory is asked for.
+fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
+    let place = || format!("{}: cannot be opened, expected the model's weights", weights.display());
+    let bytes = std::fs::metadata(weights).with_context(place)?.len();
+    let parameters = cost::matrix_parameters(config);
+    ensure!(
+        2 * parameters <= u128::from(bytes),
+        "{}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json",
+        weights.display()
+    );
+    Ok(())
 }
 
 /// Reads the tokenizer. Error: it has more tokens than the model's embedding has rows.

@@ -16,16 +16,16 @@ const EMBEDDING: &str = "model.embed_tokens.weight";
 const LISTED: usize = 8;
 
 /// Writes all parameters atomically, in their own dtype. A tied model's one matrix for embedding and head is written once,
-/// as the embedding.
-pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)]) -> Result<()> {
+/// as the embedding. `step`, the training steps done, goes into the file's metadata.
+pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)], step: usize) -> Result<()> {
     let mut tensors = Vec::with_capacity(parameters.len());
     for (name, tensor) in parameters {
         if !(config.tie_embeddings && name == HEAD) {
             tensors.push((name.clone(), rope_layout::to_file(config, name, tensor)?));
         }
     }
-    // Hugging Face's loader asks for this entry.
-    safetensors::write(path, &tensors, &[("format", "pt".to_string())])
+    // Hugging Face's loader asks for the format.
+    safetensors::write(path, &tensors, &[("format", "pt".to_string()), ("step", step.to_string())])
 }
 
 /// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen exactly.

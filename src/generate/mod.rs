@@ -35,7 +35,7 @@ pub enum Stop {
 
 /// Generates tokens one by one; `on_token` gets each as it comes and returns whether to go on.
 ///
-/// Errors, before any work: an empty prompt; prompt and `max_new` together longer than the model's `max_seq_len`.
+/// Errors: those of [`check`], before any work; logits that are not finite; whatever `on_token` returns.
 pub fn generate(
     model: &Transformer,
     request: &Request,
@@ -67,11 +67,14 @@ pub fn generate(
     Ok(Stop::MaxNew)
 }
 
-fn check(model: &Transformer, request: &Request) -> Result<()> {
+/// Refuses a request that cannot be met.
+///
+/// Errors: an empty prompt; prompt and `max_new` together longer than the model's `max_seq_len`.
+pub fn check(model: &Transformer, request: &Request) -> Result<()> {
     let (prompt, max_new, max) = (request.prompt.len(), request.max_new, model.config.max_seq_len);
     ensure!(prompt > 0, "generate: found an empty prompt, expected at least one token");
     ensure!(
-        prompt + max_new <= max,
+        max_new <= max.saturating_sub(prompt) && prompt <= max,
         "generate: found {prompt} prompt tokens and {max_new} new ones, expected at most {max} together (the model's context length)"
     );
     Ok(())

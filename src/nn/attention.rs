@@ -27,7 +27,10 @@ pub struct Attention {
     pub k_norm: Option<Parameter>,
     rope: Option<RopeTable>,
     layer: usize,
-    config: ModelConfig,
+    n_head: usize,
+    n_kv_head: usize,
+    head_dim: usize,
+    norm_eps: f64,
 }
 
 impl Attention {
@@ -50,14 +53,17 @@ impl Attention {
             k_norm: gain("k_norm.weight"),
             rope: rope.cloned(),
             layer,
-            config: config.clone(),
+            n_head: h,
+            n_kv_head: hkv,
+            head_dim: d,
+            norm_eps: config.norm_eps,
         }
     }
 
     /// [B,T,C] → [B,T,C]; with a cache, T new positions behind those it holds.
     pub fn forward(&self, tape: &mut Tape, x: &Var, mut cache: Option<&mut KvCache>) -> Result<Var> {
         let (b, t) = (x.shape()[0], x.shape()[1]);
-        let ModelConfig { n_head: h, n_kv_head: hkv, head_dim: d, .. } = self.config;
+        let &Attention { n_head: h, n_kv_head: hkv, head_dim: d, .. } = self;
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         let q = self.q_proj.forward(tape, x)?; // [B,T,H·D]
         let q = ops::reshape(tape, &q, &[b, t, h, d])?;
@@ -84,7 +90,7 @@ impl Attention {
 
     fn norm_rope(&self, tape: &mut Tape, x: &Var, gain: Option<&Parameter>, start: usize) -> Result<Var> {
         let gain = gain.map(|gain| gain.on(tape));
-        let eps = self.config.norm_eps;
+        let eps = self.norm_eps;
         match (gain, &self.rope) {
             (Some(gain), Some(rope)) => ops::qk_norm_rope(tape, x, &gain, eps, rope, start),
             (Some(gain), None) => ops::rms_norm(tape, x, &gain, eps),
@@ -96,13 +102,39 @@ impl Attention {
 
 impl Module for Attention {
     fn parameters(&self) -> Vec<&Parameter> {
-        let Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, rope: _, layer: _, config: _ } = self;
+        let Attention {
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
+            q_norm,
+            k_norm,
+            rope: _,
+            layer: _,
+            n_head: _,
+            n_kv_head: _,
+            head_dim: _,
+            norm_eps: _,
+        } = self;
         let linears = [q_proj, k_proj, v_proj, o_proj].into_iter().flat_map(Module::parameters);
         linears.chain(q_norm).chain(k_norm).collect()
     }
 
     fn parameters_mut(&mut self) -> Vec<&mut Parameter> {
-        let Attention { q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, rope: _, layer: _, config: _ } = self;
+        let Attention {
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
+            q_norm,
+            k_norm,
+            rope: _,
+            layer: _,
+            n_head: _,
+            n_kv_head: _,
+            head_dim: _,
+            norm_eps: _,
+        } = self;
         let linears = [q_proj, k_proj, v_proj, o_proj].into_iter().flat_map(Module::parameters_mut);
         linears.chain(q_norm).chain(k_norm).collect()
     }

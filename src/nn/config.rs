@@ -52,6 +52,8 @@ pub enum Init {
     Xavier,
     /// N(0, 2 / fan_in).
     He,
+    /// All 0, for weights that are read from a file next.
+    Zeros,
 }
 
 /// The shape of a model and its switches.
@@ -86,6 +88,9 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// The largest size a configuration may name: larger ones are mistakes, and products of two still fit.
+    pub const MAX_SIZE: usize = 1 << 28;
+
     /// Chapter 8's model: Pre-LN, RMSNorm, GQA with QK-Norm then RoPE, SwiGLU, untied head.
     pub fn chapter8(vocab_size: usize) -> ModelConfig {
         ModelConfig {
@@ -175,11 +180,6 @@ impl ModelConfig {
         })
     }
 
-    /// Query heads per KV head, `g`.
-    pub fn group_size(&self) -> usize {
-        self.n_head / self.n_kv_head
-    }
-
     /// The factor on `o_proj`'s and `down_proj`'s first weights.
     pub fn residual_scale(&self) -> f64 {
         if self.scale_residual_init { 1.0 / (2.0 * self.n_layer as f64).sqrt() } else { 1.0 }
@@ -198,7 +198,14 @@ impl ModelConfig {
             ("n_ff", self.n_ff),
         ] {
             ensure!(value > 0, "config: {name} is 0, expected at least 1");
+            ensure!(value <= Self::MAX_SIZE, "config: {name} is {value}, expected at most {}", Self::MAX_SIZE);
         }
+        let angles = self.max_seq_len * self.head_dim;
+        ensure!(
+            angles <= Self::MAX_SIZE,
+            "config: max_seq_len times head_dim is {angles}, expected at most {}",
+            Self::MAX_SIZE
+        );
         let (h, kv) = (self.n_head, self.n_kv_head);
         ensure!(h % kv == 0, "config: n_head {h} is not divisible by n_kv_head {kv}");
         if self.positions == Positions::Rope {

@@ -6,7 +6,7 @@
 //! KV cache                     2 L Hkv T D numbers a sequence
 //! ```
 
-use super::config::ModelConfig;
+use super::config::{FeedForwardKind, ModelConfig};
 use super::{Module, Transformer};
 
 /// Parameters of one component.
@@ -36,10 +36,18 @@ pub fn components(model: &Transformer) -> Vec<Component> {
 
 /// Weights that multiply each token: every matrix but the embedding tables, and the head even when it is tied.
 pub fn matmul_weights(config: &ModelConfig) -> usize {
+    let embedding = if config.tie_embeddings { 0 } else { config.vocab_size * config.n_embd };
+    matrix_parameters(config) as usize - embedding
+}
+
+/// Parameters of all matrices, without building the model: almost all there are. In u128, as a damaged configuration may ask for any number.
+pub fn matrix_parameters(config: &ModelConfig) -> u128 {
+    let wide = |n: usize| n as u128;
     let ModelConfig { n_embd: c, n_head: h, n_kv_head: hkv, head_dim: d, n_ff: f, .. } = *config;
-    let attention = c * h * d * 2 + c * hkv * d * 2;
-    let matrices = if config.feed_forward == super::config::FeedForwardKind::SwiGlu { 3 } else { 2 };
-    config.n_layer * (attention + matrices * c * f) + c * config.vocab_size
+    let matrices = if config.feed_forward == FeedForwardKind::SwiGlu { 3 } else { 2 };
+    let layer = wide(c) * wide(d) * (2 * wide(h) + 2 * wide(hkv)) + matrices * wide(c) * wide(f);
+    let tables = if config.tie_embeddings { 1 } else { 2 };
+    wide(config.n_layer) * layer + tables * wide(config.vocab_size) * wide(c)
 }
 
 /// FLOPs of computing one token's logits with `t` positions to attend to.

@@ -22,6 +22,7 @@ pub fn matrix(init: Init, fan_out: usize, fan_in: usize, scale: f64, rng: &mut C
         Init::Normal { std } | Init::TruncatedNormal { std } => std,
         Init::Xavier => (2.0 / (fan_in + fan_out) as f64).sqrt(),
         Init::He => (2.0 / fan_in as f64).sqrt(),
+        Init::Zeros => return Tensor::zeros(&[fan_out, fan_in], DType::F32),
     };
     let limit = match init {
         Init::TruncatedNormal { .. } => 3.0,

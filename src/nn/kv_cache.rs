@@ -33,18 +33,9 @@ impl KvCache {
         self.len == 0
     }
 
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Bytes of all keys and values.
     pub fn bytes(&self) -> usize {
         self.layers.iter().map(|(k, v)| k.bytes() + v.bytes()).sum()
-    }
-
-    /// Forgets everything; the memory stays.
-    pub fn clear(&mut self) {
-        self.len = 0;
     }
 
     /// Writes one layer's new `k`, `v` [B,T,Hkv,D] behind the positions held, then lets `q` [B,T,H,D] attend to all.

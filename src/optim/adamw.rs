@@ -72,11 +72,15 @@ impl AdamW {
     ///
     /// Error: a gradient whose shape or dtype is not its parameter's.
     pub fn step(&mut self, parameters: Vec<&mut Parameter>, gradients: &Gradients, lr: f64) -> Result<()> {
+        for parameter in &parameters {
+            let Some(gradient) = gradients.get(&parameter.name) else { continue };
+            let (found, expected) = (gradient, &parameter.value);
+            let same = found.shape() == expected.shape() && found.dtype() == expected.dtype();
+            ensure!(same, "adamw: gradient of {}: found {found:?}, expected {expected:?}", parameter.name);
+        }
         self.step += 1;
         for parameter in parameters {
             let Some(gradient) = gradients.get(&parameter.name) else { continue };
-            let (found, expected) = (gradient.shape(), parameter.value.shape());
-            ensure!(found == expected, "adamw: gradient of {}: found {found:?}, expected {expected:?}", parameter.name);
             match parameter.value.dtype() {
                 DType::F32 => self.update::<f32>(parameter, gradient, lr),
                 DType::F64 => self.update::<f64>(parameter, gradient, lr),

@@ -43,13 +43,13 @@ pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[&Parameter], max_
 
 fn sum_of_squares(x: &Tensor) -> Result<f64> {
     match x.dtype() {
-        DType::F32 => Ok(sum_of_squares_reference::<f32>(x.as_slice()?)),
-        DType::F64 => Ok(sum_of_squares_reference::<f64>(x.as_slice()?)),
+        DType::F32 => Ok(sum_of_squares_of::<f32>(x.as_slice()?)),
+        DType::F64 => Ok(sum_of_squares_of::<f64>(x.as_slice()?)),
         dtype => bail!("clip: found a gradient of dtype {dtype}, expected f32 or f64"),
     }
 }
 
-fn sum_of_squares_reference<F: Float>(x: &[F]) -> f64 {
+fn sum_of_squares_of<F: Float>(x: &[F]) -> f64 {
     let chunks: Vec<f64> =
         x.par_chunks(CHUNK).map(|chunk| chunk.iter().map(|x| x.f64() * x.f64()).sum::<f64>()).collect();
     chunks.iter().sum()

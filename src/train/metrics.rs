@@ -1,6 +1,7 @@
 //! `metrics.jsonl`: one JSON object a line (report §7.4).
 
 use super::StepReport;
+use crate::formats::atomic;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
@@ -20,8 +21,8 @@ impl Metrics {
             Some(step) => lines_through(path, step)?,
             None => String::new(),
         };
+        atomic::write(path, |file| Ok(file.write_all(kept.as_bytes())?))?;
         let context = || format!("{}: cannot be written", path.display());
-        std::fs::write(path, kept).with_context(context)?;
         let file = OpenOptions::new().append(true).open(path).with_context(context)?;
         Ok(Metrics { path: path.to_path_buf(), file })
     }

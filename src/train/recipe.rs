@@ -102,6 +102,8 @@ impl Recipe {
         ] {
             ensure!(value.is_finite() && value >= 0.0, "--{flag}: found {value}, expected 0 or a positive number");
         }
+        let (warmup, steps) = (self.warmup, self.steps);
+        ensure!(warmup <= steps, "--warmup: found {warmup}, expected at most --steps, {steps}");
         ensure!(self.min_lr <= self.lr, "--min-lr: found {}, expected at most --lr, {}", self.min_lr, self.lr);
         for (flag, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
             ensure!((0.0..1.0).contains(&value), "--{flag}: found {value}, expected 0 to less than 1");

@@ -36,12 +36,21 @@ pub enum Outcome {
     Interrupted { step: usize },
 }
 
-/// Makes the output directory and refuses one that holds a run, unless `overwrite`.
+/// What a run writes into its directory, besides `step-…`.
+const FILES: [&str; 6] = [
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "optimizer.safetensors",
+    "trainer_state.json",
+    "metrics.jsonl",
+];
+
+/// Makes the output directory. One that holds a run is refused, or emptied of that run's files if `overwrite`.
 pub fn prepare_out(out: &Path, overwrite: bool) -> Result<()> {
     if out.exists() {
         ensure!(out.is_dir(), "--out {}: found a file, expected a directory or a new path", out.display());
-        let holds_run =
-            ["model.safetensors", "trainer_state.json", "metrics.jsonl"].iter().any(|f| out.join(f).exists());
+        let holds_run = FILES.iter().any(|file| out.join(file).exists());
         ensure!(
             !holds_run || overwrite,
             "--out {}: found a training run, expected a new directory; choose another, or continue it with --resume, or replace it with --overwrite",
@@ -52,7 +61,42 @@ pub fn prepare_out(out: &Path, overwrite: bool) -> Result<()> {
     atomic::write(&out.join("write-test"), |_| Ok(()))
         .and_then(|_| Ok(std::fs::remove_file(out.join("write-test"))?))
         .with_context(|| format!("--out {}: cannot be written to", out.display()))?;
+    remove_run(out).with_context(|| format!("--out {}: the old run cannot be removed", out.display()))?;
     atomic::clean(out)
+}
+
+fn remove_run(out: &Path) -> Result<()> {
+    for directory in step_directories(out) {
+        std::fs::remove_dir_all(directory)?;
+    }
+    for file in FILES.iter().map(|file| out.join(file)).filter(|file| file.exists()) {
+        std::fs::remove_file(file)?;
+    }
+    Ok(())
+}
+
+/// The step and place of every checkpoint of a run: `out` itself and its `step-…` directories.
+fn checkpoints(out: &Path) -> Vec<(usize, PathBuf)> {
+    let all = step_directories(out).into_iter().chain([out.to_path_buf()]);
+    all.filter_map(|path| Some((state::read(&path).ok()?.step, path))).collect()
+}
+
+fn step_directories(out: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| is_step_directory(path)).collect()
+}
+
+fn is_step_directory(path: &Path) -> bool {
+    let step = path.file_name().and_then(|name| name.to_str()?.strip_prefix("step-"));
+    step.is_some_and(|step| !step.is_empty() && step.bytes().all(|b| b.is_ascii_digit())) && path.is_dir()
+}
+
+/// The run that a checkpoint belongs to: the directory above `step-000100`, or the checkpoint itself.
+pub fn run_of(checkpoint: &Path) -> PathBuf {
+    match checkpoint.parent() {
+        Some(parent) if is_step_directory(checkpoint) && parent.join("metrics.jsonl").exists() => parent.to_path_buf(),
+        _ => checkpoint.to_path_buf(),
+    }
 }
 
 impl Run<'_> {
@@ -109,10 +153,8 @@ impl Run<'_> {
 
     /// For an error in the middle of a run: what is left to go on from.
     fn last_checkpoint(&self) -> String {
-        let steps = std::fs::read_dir(&self.out).into_iter().flatten().flatten().map(|entry| entry.path());
-        let last = steps.filter(|path| path.join("trainer_state.json").exists()).max();
-        match last {
-            Some(path) => format!("training stopped; the last checkpoint is {}", path.display()),
+        match checkpoints(&self.out).into_iter().max() {
+            Some((step, path)) => format!("training stopped; the last checkpoint is {}, step {step}", path.display()),
             None => "training stopped before the first checkpoint".to_string(),
         }
     }

@@ -4,6 +4,7 @@
 //! `trainer_state.json` the step, the recipe and where the data came from.
 
 use super::{Recipe, Trainer};
+use crate::formats::safetensors::TensorFile;
 use crate::formats::{model_dir, rope_layout, safetensors, write_json};
 use crate::nn::Module;
 use crate::optim::adamw::Moments;
@@ -26,15 +27,17 @@ pub struct TrainerState {
 /// Where the training tokens came from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Source {
-    /// The path given as `--data`; `None` is the built-in corpus.
+    /// The full path of `--data`; `None` is the built-in corpus.
     pub data: Option<String>,
+    /// Tokens of the whole text, to notice that it changed.
+    pub tokens: usize,
     /// The part of the tokens kept for validation, from the end.
     pub val_fraction: f64,
 }
 
 /// Writes a checkpoint into `dir`. Each file is replaced whole, `trainer_state.json` last.
 pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Source) -> Result<()> {
-    model_dir::save(dir, &trainer.model, tokenizer)?;
+    model_dir::save(dir, &trainer.model, tokenizer, trainer.step)?;
     let mut tensors = vec![];
     for (name, moments) in &trainer.optimizer.moments {
         for (kind, moment) in [("exp_avg", &moments.m), ("exp_avg_sq", &moments.v)] {
@@ -61,23 +64,47 @@ pub fn read(dir: &Path) -> Result<TrainerState> {
 }
 
 /// Gives `trainer`, whose model was loaded from `dir`, the step and moments that stand there.
+///
+/// Errors: weights, moments and state of different steps, which a crash while saving leaves; moments that are missing, do
+/// not fit or belong to nothing.
 pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Result<()> {
     let path = dir.join("optimizer.safetensors");
     let mut file = safetensors::read(&path)?;
+    let weights = safetensors::read(&dir.join("model.safetensors"))?;
+    let (found, expected) = (step_of(&weights).zip(step_of(&file)), (state.step, state.step));
+    ensure!(
+        found == Some(expected),
+        "{}: found weights of step {:?}, moments of step {:?} and a state of step {}, expected the same: saving was interrupted; resume an earlier checkpoint",
+        dir.display(),
+        step_of(&weights),
+        step_of(&file),
+        state.step
+    );
     let config = trainer.model.config.clone();
     for parameter in trainer.model.parameters() {
         let name = &parameter.name;
         let mut moment = |kind: &str| -> Result<Tensor> {
             let key = format!("{kind}.{name}");
             let Some(tensor) = file.tensors.remove(&key) else { bail!("{}: {key} is missing", path.display()) };
-            let (found, expected) = (tensor.shape(), parameter.value.shape());
-            ensure!(found == expected, "{}: {key}: found {found:?}, expected {expected:?}", path.display());
+            let (found, expected) = (&tensor, &parameter.value);
+            ensure!(
+                found.shape() == expected.shape() && found.dtype() == expected.dtype(),
+                "{}: {key}: found {found:?}, expected {expected:?}",
+                path.display()
+            );
             rope_layout::from_file(&config, name, &tensor)
         };
         let moments = Moments { m: moment("exp_avg")?, v: moment("exp_avg_sq")? };
         trainer.optimizer.moments.insert(name.clone(), moments);
     }
+    if let Some(extra) = file.tensors.keys().next() {
+        bail!("{}: found {extra}, expected only moments of the model's parameters", path.display());
+    }
     trainer.step = state.step;
     trainer.optimizer.step = state.step;
     Ok(())
+}
+
+fn step_of(file: &TensorFile) -> Option<usize> {
+    file.metadata.get("step")?.parse().ok()
 }

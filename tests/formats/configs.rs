@@ -105,7 +105,7 @@ fn other_models_are_refused() {
         ("use_sliding_window", json!(true)),
         ("layer_types", json!(["full_attention", "sliding_attention"])),
         ("model_type", json!("mistral")),
-        ("handgrad_init", json!("zeros")),
+        ("handgrad_init", json!("uniform")),
     ] {
         assert_says(config_json::from_json(&with(qwen3(), key, value)), &[key, "expected"]);
     }

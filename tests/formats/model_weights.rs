@@ -22,7 +22,7 @@ fn shapes(parameters: &[(String, Tensor)]) -> Vec<(String, Vec<usize>)> {
 fn weights_round_trip_and_the_file_has_the_other_layout() {
     let (_dir, path) = place("model.safetensors");
     let (config, parameters) = (config(true), parameters());
-    weights::save(&path, &config, &parameters).unwrap();
+    weights::save(&path, &config, &parameters, 7).unwrap();
     let loaded = weights::load(&path, &config, &shapes(&parameters)).unwrap();
     assert_eq!(loaded.len(), parameters.len());
     for (name, tensor) in &parameters {
@@ -79,7 +79,7 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
     let (_dir, path) = place("model.safetensors");
     let (tied, parameters) = (config(true), parameters());
     let with_head = |head: Tensor| [parameters.clone(), named(&[(HEAD, head)])].concat();
-    weights::save(&path, &tied, &with_head(iota(&[5, 6]))).unwrap();
+    weights::save(&path, &tied, &with_head(iota(&[5, 6])), 7).unwrap();
     assert!(!safetensors::read(&path).unwrap().tensors.contains_key(HEAD));
     for head in [iota(&[5, 6]), Tensor::zeros(&[5, 6], DType::F32), f32s(&[1.0], &[1])] {
         safetensors::write(&path, &with_head(head), &[]).unwrap();

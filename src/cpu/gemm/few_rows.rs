@@ -45,11 +45,12 @@ mod x86 {
             (true, 1) => strip_avx512::<1>,
             (true, 2) => strip_avx512::<2>,
             (true, 3) => strip_avx512::<3>,
-            (true, _) => strip_avx512::<4>,
+            (true, 4) => strip_avx512::<4>,
             (false, 1) => strip_avx2::<1>,
             (false, 2) => strip_avx2::<2>,
             (false, 3) => strip_avx2::<3>,
-            (false, _) => strip_avx2::<4>,
+            (false, 4) => strip_avx2::<4>,
+            (_, rows) => unreachable!("few_rows: {rows} rows"),
         };
         let width = if avx512 { 32 } else { 16 };
         let done = product.n - product.n % width;

@@ -157,11 +157,12 @@ fn block_edges() {
 fn empty_dimensions() {
     let mut rng = Rng(SEED);
     for kernel in kernels() {
-        for (m, n, k) in [(0, 5, 3), (5, 0, 3), (5, 3, 0), (0, 0, 0)] {
+        for (m, n, k) in [(0, 5, 3), (5, 0, 3), (5, 3, 0), (0, 0, 0), (0, 70, 40), (4, 0, 40), (4, 70, 0)] {
             for accumulate in [false, true] {
                 for parts in [1, 2] {
-                    let (a, b) = (Layout::RowMajor, Layout::RowMajor);
-                    check(kernel, &Case { m, n, k, a, b, accumulate }, parts, &mut rng);
+                    for b in [Layout::RowMajor, Layout::ColMajor] {
+                        check(kernel, &Case { m, n, k, a: Layout::RowMajor, b, accumulate }, parts, &mut rng);
+                    }
                 }
             }
         }
