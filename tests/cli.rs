@@ -229,7 +229,13 @@ fn bad_input_is_one_line_that_says_what_and_where() {
         config.replace("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5"),
     )
     .unwrap();
-    generate(&["--prompt", "It"], &["5 layers", "expected at least"]);
+    generate(&["--prompt", "It"], &["missing", "model.layers.4"]);
+    std::fs::write(
+        place.path("model/config.json"),
+        config.replace("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 4000000"),
+    )
+    .unwrap();
+    generate(&["--prompt", "It"], &["model.safetensors", "expected at least 2 for each"]);
     for (key, value) in
         [("vocab_size", 1_u64 << 60), ("hidden_size", 4_000_000_000), ("max_position_embeddings", 1 << 50)]
     {
