@@ -4,7 +4,7 @@
 //!
 //! 1. [`tensor`] and [`dtype`]: what the numbers live in; [`cpu`]: the loops that are tuned, to be read last.
 //! 2. [`tape`]: the autograd engine, on one page; [`gradcheck`] is how every gradient is proven.
-//! 3. [`ops`]: one operator, one file, from [`ops::add`] to [`ops::attention`].
+//! 3. [`ops`]: one operator, one file, from [`add`](mod@ops::add) to [`attention`](mod@ops::attention).
 //! 4. [`nn`]: parameters and layers, up to [`nn::Transformer`].
 //! 5. [`optim`], [`data`], [`tokenizer`], [`formats`]: what a training step needs around the model.
 //! 6. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.

@@ -1,6 +1,6 @@
 //! Reverse-mode automatic differentiation: the whole engine.
 //!
-//! While a model runs forward, every operator appends a [`Node`] to the [`Tape`]. `backward` walks the nodes from the
+//! While a model runs forward, every operator appends a node to the [`Tape`]. `backward` walks the nodes from the
 //! last to the first. A node receives the gradient of the loss with respect to its outputs and returns the gradients with respect to its inputs:
 //!
 //! ```text

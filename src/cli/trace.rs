@@ -83,7 +83,7 @@ fn same_directory(a: &Path, b: &Path) -> bool {
     matches!((full(a), full(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// `1,2;3,4` as a u32 tensor [2,2]; negative numbers down to `least` in two's complement.
+/// `1,2;3,4` as a u32 tensor `[2,2]`; negative numbers down to `least` in two's complement.
 fn parse_ids(flag: &str, text: &str, least: i32) -> Result<Tensor> {
     let rows: Vec<Vec<u32>> = text.split(';').map(|row| parse_row(flag, row, least)).collect::<Result<_>>()?;
     let t = rows[0].len();

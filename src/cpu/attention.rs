@@ -54,7 +54,7 @@ impl AttentionDims {
         self.batch * self.tq * self.n_head * self.head_dim
     }
 
-    /// Rows `first..` of one head of a [B,T,H,D] tensor with room for `capacity` positions, as a [T,D] matrix.
+    /// Rows `first..` of one head of a `[B,T,H,D]` tensor with room for `capacity` positions, as a `[T,D]` matrix.
     fn head<'a>(&self, x: &'a [f32], b: usize, capacity: usize, heads: usize, head: usize, first: usize) -> MatRef<'a> {
         let start = ((b * capacity + first) * heads + head) * self.head_dim;
         MatRef { data: &x[start..], row_stride: heads * self.head_dim, col_stride: 1 }
@@ -73,12 +73,12 @@ fn transposed(x: MatRef) -> MatRef {
     MatRef { data: x.data, row_stride: x.col_stride, col_stride: x.row_stride }
 }
 
-/// A tile of scores, [rows, cols] within [BLOCK, BLOCK].
+/// A tile of scores, `[rows, cols]` within `[BLOCK, BLOCK]`.
 fn tile_ref(tile: &[f32]) -> MatRef<'_> {
     MatRef { data: tile, row_stride: BLOCK, col_stride: 1 }
 }
 
-/// Output [B,Tq,H,D] and logsumexp [B,Tq,H].
+/// Output `[B,Tq,H,D]` and logsumexp `[B,Tq,H]`.
 pub fn forward(dims: &AttentionDims, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let &AttentionDims { tq, n_head: h, head_dim: d, .. } = dims;
     let mut out = vec![0.0; dims.q_len()];
@@ -98,7 +98,7 @@ pub fn forward(dims: &AttentionDims, q: &[f32], k: &[f32], v: &[f32]) -> (Vec<f3
     (out, logsumexp)
 }
 
-/// One head of one query tile: `out` [rows,H,D] and `logsumexp` [rows,H] are the tile's own.
+/// One head of one query tile: `out` `[rows,H,D]` and `logsumexp` `[rows,H]` are the tile's own.
 fn forward_tile(
     dims: &AttentionDims,
     (q, k, v): (&[f32], &[f32], &[f32]),
@@ -176,7 +176,7 @@ pub struct Saved<'a> {
     pub logsumexp: &'a [f32],
 }
 
-/// (d_q, d_k, d_v) for d_out [B,Tq,H,D].
+/// (d_q, d_k, d_v) for d_out `[B,Tq,H,D]`.
 pub fn backward(dims: &AttentionDims, saved: &Saved, d_out: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let &AttentionDims { tq, tk, n_head: h, n_kv_head: hkv, head_dim: d, .. } = dims;
     let mut d_q = vec![0.0; saved.q.len()];
@@ -208,12 +208,12 @@ struct Task<'a> {
     dims: &'a AttentionDims,
     saved: &'a Saved<'a>,
     d_out: &'a [f32],
-    /// d_o·o, [B,Tq,H]
+    /// d_o·o, `[B,Tq,H]`
     delta: &'a [f32],
 }
 
 impl Task<'_> {
-    /// d_q of one head of the query tile that starts at `first`; `d_q` [rows,H,D] is the tile's own.
+    /// d_q of one head of the query tile that starts at `first`; `d_q` `[rows,H,D]` is the tile's own.
     fn query_tile(&self, b: usize, head: usize, first: usize, d_q: &mut [f32]) {
         let &AttentionDims { n_head: h, head_dim: d, .. } = self.dims;
         let rows = d_q.len() / (h * d);

@@ -49,7 +49,7 @@ const NC: usize = 1024;
 /// Multiply-adds below which a thread is not worth waking.
 const MIN_WORK: usize = 1 << 19;
 
-/// C = A·B, or C += A·B if `accumulate`; A is [m, k], B is [k, n], row i of C is c[i * c_stride..][..n].
+/// C = A·B, or C += A·B if `accumulate`; A is `[m, k]`, B is `[k, n]`, row i of C is `c[i * c_stride..][..n]`.
 /// Big products are spread over the threads of the current rayon pool.
 ///
 /// Panics if a matrix does not fit its slice or if the rows of C overlap.

@@ -20,7 +20,7 @@ pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
     write_sized(path, None, body)
 }
 
-/// As [`write`], for a known number of bytes, which errors then name.
+/// As [`write`](fn@write), for a known number of bytes, which errors then name.
 pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     survive_file_size_limit();
     let temporary = temporary_path(path)

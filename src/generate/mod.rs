@@ -80,7 +80,7 @@ pub fn check(model: &Transformer, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// The logits [V] that follow the last of `ids`, which come behind what the cache holds.
+/// The logits `[V]` that follow the last of `ids`, which come behind what the cache holds.
 pub fn last_logits(model: &Transformer, ids: &[u32], cache: Option<&mut KvCache>) -> Result<Vec<f64>> {
     let mut tape = Tape::inference();
     let ids = Tensor::from_vec(ids.to_vec(), &[1, ids.len()])?;

@@ -22,7 +22,7 @@ pub struct Attention {
     pub k_proj: Linear,
     pub v_proj: Linear,
     pub o_proj: Linear,
-    /// QK-Norm's gains, [D]: shared by all heads.
+    /// QK-Norm's gains, `[D]`: shared by all heads.
     pub q_norm: Option<Parameter>,
     pub k_norm: Option<Parameter>,
     rope: Option<RopeTable>,
@@ -60,7 +60,7 @@ impl Attention {
         }
     }
 
-    /// [B,T,C] → [B,T,C]; with a cache, T new positions behind those it holds.
+    /// `[B,T,C]` → `[B,T,C]`; with a cache, T new positions behind those it holds.
     pub fn forward(&self, tape: &mut Tape, x: &Var, mut cache: Option<&mut KvCache>) -> Result<Var> {
         let (b, t) = (x.shape()[0], x.shape()[1]);
         let &Attention { n_head: h, n_kv_head: hkv, head_dim: d, .. } = self;

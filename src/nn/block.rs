@@ -34,7 +34,7 @@ impl Block {
         }
     }
 
-    /// [B,T,C] → [B,T,C]
+    /// `[B,T,C]` → `[B,T,C]`
     pub fn forward(&self, tape: &mut Tape, x: &Var, cache: Option<&mut KvCache>) -> Result<Var> {
         let y = match self.norm_position {
             NormPosition::Pre => self.pre_norm(tape, x, cache)?,

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 #[derive(Clone, Debug)]
 pub struct Embedding {
-    /// [V,C]
+    /// `[V,C]`
     pub weight: Parameter,
 }
 
@@ -19,13 +19,13 @@ impl Embedding {
         Embedding { weight: Parameter::new(format!("{name}.weight"), init::matrix(init, rows, channels, 1.0, rng)) }
     }
 
-    /// ids [B,T] → [B,T,C]
+    /// ids `[B,T]` → `[B,T,C]`
     pub fn forward(&self, tape: &mut Tape, ids: &Tensor) -> Result<Var> {
         let weight = self.weight.on(tape);
         ops::embedding(tape, &weight, ids)
     }
 
-    /// The table as an output head (report §8.1: tied weights): [.., C] → [.., V]
+    /// The table as an output head (report §8.1: tied weights): `[.., C]` → `[.., V]`
     pub fn as_head(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
         let weight = self.weight.on(tape);
         ops::linear(tape, x, &weight, None)

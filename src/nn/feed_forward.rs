@@ -15,11 +15,11 @@ use rand_chacha::ChaCha8Rng;
 
 #[derive(Clone, Debug)]
 pub struct FeedForward {
-    /// [F,C], SwiGLU only
+    /// `[F,C]`, SwiGLU only
     pub gate_proj: Option<Linear>,
-    /// [F,C]
+    /// `[F,C]`
     pub up_proj: Linear,
-    /// [C,F]
+    /// `[C,F]`
     pub down_proj: Linear,
 }
 
@@ -39,7 +39,7 @@ impl FeedForward {
         }
     }
 
-    /// [B,T,C] → [B,T,C]
+    /// `[B,T,C]` → `[B,T,C]`
     pub fn forward(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
         let up = self.up_proj.forward(tape, x)?; // [B,T,F]
         let hidden = match &self.gate_proj {

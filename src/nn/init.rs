@@ -16,7 +16,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-/// A matrix [fan_out, fan_in], its values multiplied by `scale`.
+/// A matrix `[fan_out, fan_in]`, its values multiplied by `scale`.
 pub fn matrix(init: Init, fan_out: usize, fan_in: usize, scale: f64, rng: &mut ChaCha8Rng) -> Tensor {
     let std = match init {
         Init::Normal { std } | Init::TruncatedNormal { std } => std,
@@ -32,7 +32,7 @@ pub fn matrix(init: Init, fan_out: usize, fan_in: usize, scale: f64, rng: &mut C
     Tensor::from_vec::<f32>(data, &[fan_out, fan_in]).expect("one value an element")
 }
 
-/// A bias [fan_out] of a layer with `fan_in` inputs.
+/// A bias `[fan_out]` of a layer with `fan_in` inputs.
 pub fn bias(fan_out: usize, fan_in: usize, rng: &mut ChaCha8Rng) -> Tensor {
     let bound = 1.0 / (fan_in as f32).sqrt();
     let data = (0..fan_out).map(|_| rng.random_range(-bound..=bound)).collect();

@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use anyhow::{Result, bail, ensure};
 
 pub struct KvCache {
-    /// Keys (rotated) and values of each layer, [B,capacity,Hkv,D].
+    /// Keys (rotated) and values of each layer, `[B,capacity,Hkv,D]`.
     layers: Vec<(Tensor, Tensor)>,
     len: usize,
     capacity: usize,
@@ -38,7 +38,7 @@ impl KvCache {
         self.layers.iter().map(|(k, v)| k.bytes() + v.bytes()).sum()
     }
 
-    /// Writes one layer's new `k`, `v` [B,T,Hkv,D] behind the positions held, then lets `q` [B,T,H,D] attend to all.
+    /// Writes one layer's new `k`, `v` `[B,T,Hkv,D]` behind the positions held, then lets `q` `[B,T,H,D]` attend to all.
     /// The length grows only at [`advance`](KvCache::advance), once for all layers.
     pub fn attend(&mut self, layer: usize, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let new = k.shape()[1];
@@ -73,7 +73,7 @@ impl KvCache {
     }
 }
 
-/// Copies `new` [B,T,Hkv,D] into `cached` [B,capacity,Hkv,D] from position `start` on.
+/// Copies `new` `[B,T,Hkv,D]` into `cached` `[B,capacity,Hkv,D]` from position `start` on.
 fn write_at<E: Element>(cached: &mut Tensor, new: &Tensor, start: usize) -> Result<()> {
     let (capacity, t) = (cached.shape()[1], new.shape()[1]);
     let row = new.shape()[2] * new.shape()[3];

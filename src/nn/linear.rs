@@ -9,9 +9,9 @@ use rand_chacha::ChaCha8Rng;
 
 #[derive(Clone, Debug)]
 pub struct Linear {
-    /// [O,I]
+    /// `[O,I]`
     pub weight: Parameter,
-    /// [O]
+    /// `[O]`
     pub bias: Option<Parameter>,
 }
 
@@ -44,7 +44,7 @@ impl Linear {
         }
     }
 
-    /// [.., I] → [.., O]
+    /// `[.., I]` → `[.., O]`
     pub fn forward(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
         let weight = self.weight.on(tape);
         let bias = self.bias.as_ref().map(|bias| bias.on(tape));

@@ -8,9 +8,9 @@ use anyhow::Result;
 
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// Gain, [C]
+    /// Gain, `[C]`
     pub weight: Parameter,
-    /// [C], LayerNorm only
+    /// `[C]`, LayerNorm only
     pub bias: Option<Parameter>,
     pub eps: f64,
 }
@@ -25,7 +25,7 @@ impl Norm {
         Norm { weight, bias, eps: config.norm_eps }
     }
 
-    /// [.., C] → [.., C]
+    /// `[.., C]` → `[.., C]`
     pub fn forward(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
         let gain = self.weight.on(tape);
         match &self.bias {

@@ -19,12 +19,12 @@ use rand_chacha::ChaCha8Rng;
 pub struct Transformer {
     pub config: ModelConfig,
     pub embed_tokens: Embedding,
-    /// The position table [max_seq_len, C] where there is no RoPE.
+    /// The position table `[max_seq_len, C]` where there is no RoPE.
     pub embed_positions: Option<Embedding>,
     pub layers: Vec<Block>,
     /// Pre-LN only: Post-LN's last block has normalised already.
     pub norm: Option<Norm>,
-    /// [V,C]; `None` when the head is the embedding.
+    /// `[V,C]`; `None` when the head is the embedding.
     pub lm_head: Option<Linear>,
 }
 
@@ -67,19 +67,19 @@ impl Transformer {
         self.embed_tokens.weight.value.dtype()
     }
 
-    /// Logits [B,T,V] of `ids` [B,T].
+    /// Logits `[B,T,V]` of `ids` `[B,T]`.
     pub fn forward(&self, tape: &mut Tape, ids: &Tensor) -> Result<Var> {
         let hidden = self.hidden(tape, ids, None)?;
         self.logits(tape, &hidden)
     }
 
-    /// The mean loss of predicting `targets` [B,T] (u32, [`ops::IGNORE_INDEX`] where none) from `ids` [B,T].
+    /// The mean loss of predicting `targets` `[B,T]` (u32, [`ops::IGNORE_INDEX`] where none) from `ids` `[B,T]`.
     pub fn loss(&self, tape: &mut Tape, ids: &Tensor, targets: &Tensor) -> Result<Var> {
         let logits = self.forward(tape, ids)?;
         ops::cross_entropy(tape, &logits, targets, ops::IGNORE_INDEX)
     }
 
-    /// What the head reads, [B,T,C]. With a cache, `ids` are the T tokens that follow those it holds; it then holds them too.
+    /// What the head reads, `[B,T,C]`. With a cache, `ids` are the T tokens that follow those it holds; it then holds them too.
     ///
     /// Errors: cached and new positions exceed `max_seq_len` or the cache; a cache on a recording tape.
     pub fn hidden(&self, tape: &mut Tape, ids: &Tensor, mut cache: Option<&mut KvCache>) -> Result<Var> {
@@ -112,7 +112,7 @@ impl Transformer {
         Ok(x)
     }
 
-    /// [.., C] → [.., V]
+    /// `[.., C]` → `[.., V]`
     pub fn logits(&self, tape: &mut Tape, hidden: &Var) -> Result<Var> {
         let logits = match &self.lm_head {
             Some(lm_head) => lm_head.forward(tape, hidden)?,

@@ -61,7 +61,7 @@ fn reference<F: Float>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(y, a.shape())
 }
 
-/// The gradient of an operand that was repeated over leading dimensions: [R.., S..] → [S..].
+/// The gradient of an operand that was repeated over leading dimensions: `[R.., S..]` → `[S..]`.
 pub(super) fn sum_repeats(d_y: &Tensor, shape: &[usize]) -> Result<Tensor> {
     match d_y.dtype() {
         DType::F32 => sum_repeats_reference::<f32>(d_y, shape),

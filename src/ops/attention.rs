@@ -7,7 +7,7 @@
 //!            d_qᵢ = Σⱼ d_sᵢⱼ kⱼ,   d_kⱼ = Σᵢ d_sᵢⱼ qᵢ,   d_vⱼ = Σᵢ pᵢⱼ d_oᵢ
 //! ```
 //!
-//! q is [B,Tq,H,D], k and v are [B,Tk,Hkv,D]: heads are read in place. Query head h uses KV head ⌊h/g⌋, g = H/Hkv, so K and V are
+//! q is `[B,Tq,H,D]`, k and v are `[B,Tk,Hkv,D]`: heads are read in place. Query head h uses KV head ⌊h/g⌋, g = H/Hkv, so K and V are
 //! never repeated, and d_k, d_v sum over the g query heads. The causal mask is aligned to the bottom right: the last
 //! query sees all keys. A query that sees no key gives 0, with ℓ = −∞ and gradients 0.
 //!
@@ -23,7 +23,7 @@ use anyhow::{Result, ensure};
 
 pub use crate::cpu::attention::AttentionDims;
 
-/// Attention of `q` [B,Tq,H,D] over `k`, `v` [B,Tk,Hkv,D], scaled by 1/√D; gives [B,Tq,H,D].
+/// Attention of `q` `[B,Tq,H,D]` over `k`, `v` `[B,Tk,Hkv,D]`, scaled by 1/√D; gives `[B,Tq,H,D]`.
 pub fn attention(tape: &mut Tape, q: &Var, k: &Var, v: &Var, causal: bool) -> Result<Var> {
     let dims = dims(q.value(), k.value(), v.value(), None, causal)?;
     let (out, logsumexp) = forward(&dims, q.value(), k.value(), v.value())?;
@@ -40,7 +40,7 @@ pub fn attention(tape: &mut Tape, q: &Var, k: &Var, v: &Var, causal: bool) -> Re
     }))
 }
 
-/// Causal attention over the first `len` positions of a preallocated cache, `k`, `v` [B,capacity,Hkv,D]. Inference only.
+/// Causal attention over the first `len` positions of a preallocated cache, `k`, `v` `[B,capacity,Hkv,D]`. Inference only.
 pub fn attention_cached(q: &Tensor, k: &Tensor, v: &Tensor, len: usize) -> Result<Tensor> {
     let dims = dims(q, k, v, Some(len), true)?;
     Ok(forward(&dims, q, k, v)?.0)
@@ -51,7 +51,7 @@ struct Attention {
     k: Tensor,
     v: Tensor,
     out: Tensor,
-    /// [B,Tq,H]
+    /// `[B,Tq,H]`
     logsumexp: Tensor,
     dims: AttentionDims,
 }

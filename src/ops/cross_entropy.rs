@@ -22,7 +22,7 @@ use anyhow::{Result, ensure};
 /// The target of a position that does not count.
 pub const IGNORE_INDEX: i32 = -100;
 
-/// The mean loss, shape [], of `logits` [.., V] against `targets` [..].
+/// The mean loss, shape [], of `logits` `[.., V]` against `targets` `[..]`.
 ///
 /// Errors: shapes that do not fit; a target that is neither `ignore_index` nor in 0..V, named with its row.
 pub fn cross_entropy(tape: &mut Tape, logits: &Var, targets: &Tensor, ignore_index: i32) -> Result<Var> {
@@ -56,9 +56,9 @@ struct CrossEntropy {
     /// The target of each row, `None` if it is ignored.
     targets: Vec<Option<usize>>,
     counted: usize,
-    /// Largest logit of each row, [rows].
+    /// Largest logit of each row, `[rows]`.
     max: Tensor,
-    /// Σᵥ exp(x − max) of each row, [rows].
+    /// Σᵥ exp(x − max) of each row, `[rows]`.
     sum: Tensor,
 }
 

@@ -13,7 +13,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
-/// Rows of `table` [V,C] for `ids` (u32, any shape). Error: an id ≥ V, named with its place.
+/// Rows of `table` `[V,C]` for `ids` (u32, any shape). Error: an id ≥ V, named with its place.
 pub fn embedding(tape: &mut Tape, table: &Var, ids: &Tensor) -> Result<Var> {
     let y = forward(table.value(), ids)?;
     let (ids, table_shape) = (ids.clone(), table.shape().to_vec());

@@ -15,7 +15,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// LayerNorm of each row of `x` [.., C] with gain [C] and bias [C].
+/// LayerNorm of each row of `x` `[.., C]` with gain `[C]` and bias `[C]`.
 pub fn layer_norm(tape: &mut Tape, x: &Var, gain: &Var, bias: &Var, eps: f64) -> Result<Var> {
     per_column("layer_norm", "gain", x.value(), gain.value())?;
     per_column("layer_norm", "bias", x.value(), bias.value())?;
@@ -29,10 +29,10 @@ pub fn layer_norm(tape: &mut Tape, x: &Var, gain: &Var, bias: &Var, eps: f64) ->
 }
 
 struct LayerNorm {
-    /// x̂ [.., C]
+    /// x̂ `[.., C]`
     normalized: Tensor,
     gain: Tensor,
-    /// [rows]
+    /// `[rows]`
     rstd: Tensor,
 }
 

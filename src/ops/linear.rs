@@ -34,7 +34,7 @@ pub fn linear(tape: &mut Tape, x: &Var, weight: &Var, bias: Option<&Var>) -> Res
 
 /// Each operand is saved only if the other one needs a gradient.
 struct Linear {
-    /// [rows, I]
+    /// `[rows, I]`
     flat_x: Option<Tensor>,
     x_shape: Vec<usize>,
     weight: Option<Tensor>,

@@ -25,7 +25,7 @@ pub enum Layout {
     TN,
 }
 
-/// The product of `a` and `b`, [.., M,N]. Errors name both shapes.
+/// The product of `a` and `b`, `[.., M,N]`. Errors name both shapes.
 pub fn matmul(tape: &mut Tape, a: &Var, b: &Var, layout: Layout) -> Result<Var> {
     let c = product("matmul", a.value(), b.value(), layout)?;
     Ok(tape.record(&[a, b], c, || {
@@ -74,7 +74,7 @@ impl Backward for Matmul {
     }
 }
 
-/// [.., M,K] as [..·M, K].
+/// `[.., M,K]` as `[..·M, K]`.
 fn flat(shape: &[usize]) -> [usize; 2] {
     let (rows, cols) = (&shape[..shape.len() - 1], shape[shape.len() - 1]);
     [rows.iter().product(), cols]

@@ -17,7 +17,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// Normalises with gain [D] and rotates each head of `x` [B,T,H,D]; token t stands at position `start` + t.
+/// Normalises with gain `[D]` and rotates each head of `x` `[B,T,H,D]`; token t stands at position `start` + t.
 pub fn qk_norm_rope(tape: &mut Tape, x: &Var, gain: &Var, eps: f64, table: &RopeTable, start: usize) -> Result<Var> {
     table.check("qk_norm_rope", x.value(), start)?;
     per_column("qk_norm_rope", "gain", x.value(), gain.value())?;
@@ -34,7 +34,7 @@ pub fn qk_norm_rope(tape: &mut Tape, x: &Var, gain: &Var, eps: f64, table: &Rope
 struct QkNormRope {
     x: Tensor,
     gain: Tensor,
-    /// [B·T·H]
+    /// `[B·T·H]`
     rstd: Tensor,
     table: RopeTable,
     start: usize,

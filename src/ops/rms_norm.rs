@@ -17,7 +17,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// RMSNorm of each row of `x` [.., C] with gain [C].
+/// RMSNorm of each row of `x` `[.., C]` with gain `[C]`.
 pub fn rms_norm(tape: &mut Tape, x: &Var, gain: &Var, eps: f64) -> Result<Var> {
     per_column("rms_norm", "gain", x.value(), gain.value())?;
     let (y, rstd) = forward(x.value(), gain.value(), eps)?;
@@ -40,7 +40,7 @@ pub fn rms_norm_residual(tape: &mut Tape, x: &Var, residual: &Var, gain: &Var, e
 struct RmsNorm {
     x: Tensor,
     gain: Tensor,
-    /// [rows]
+    /// `[rows]`
     rstd: Tensor,
 }
 

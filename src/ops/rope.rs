@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct RopeTable {
     head_dim: usize,
     max_seq_len: usize,
-    /// (cos φ, sin φ), [max_seq_len, D/2]
+    /// (cos φ, sin φ), `[max_seq_len, D/2]`
     angles: Arc<Vec<(f64, f64)>>,
 }
 
@@ -48,7 +48,7 @@ impl RopeTable {
         &self.angles[position * pairs..(position + 1) * pairs]
     }
 
-    /// Checks that `x` is [B,T,H,D] and that positions start .. start+T are in the table.
+    /// Checks that `x` is `[B,T,H,D]` and that positions start .. start+T are in the table.
     pub(super) fn check(&self, op: &str, x: &Tensor, start: usize) -> Result<()> {
         let (d, max) = (self.head_dim, self.max_seq_len);
         ensure!(x.shape().len() == 4 && x.shape()[3] == d, "{op}: found x {:?}, expected [B,T,H,{d}]", x.shape());
@@ -58,7 +58,7 @@ impl RopeTable {
     }
 }
 
-/// Rotates each head of `x` [B,T,H,D]; token t stands at position `start` + t.
+/// Rotates each head of `x` `[B,T,H,D]`; token t stands at position `start` + t.
 pub fn rope(tape: &mut Tape, x: &Var, table: &RopeTable, start: usize) -> Result<Var> {
     table.check("rope", x.value(), start)?;
     let y = rotate(x.value(), table, start, Direction::Forward)?;

@@ -15,7 +15,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
-/// Softmax of each row of `x` [.., C].
+/// Softmax of each row of `x` `[.., C]`.
 pub fn softmax(tape: &mut Tape, x: &Var) -> Result<Var> {
     let cols = x.value().rows_cols().1;
     ensure!(cols > 0, "softmax: found shape {:?}, expected a last dimension of at least 1", x.shape());

@@ -15,7 +15,7 @@ use crate::tape::{Backward, Tape, Var, only};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// `silu(gate) ∘ up`, both [.., F]. Error: the shapes differ.
+/// `silu(gate) ∘ up`, both `[.., F]`. Error: the shapes differ.
 pub fn swiglu(tape: &mut Tape, gate: &Var, up: &Var) -> Result<Var> {
     same_shape("swiglu", gate.value(), up.value())?;
     let y = match gate.value().dtype() {
