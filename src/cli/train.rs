@@ -85,7 +85,7 @@ pub struct RecipeArgs {
     /// AdamW's decay of the mean squared gradient [default: 0.99; report-*: 0.999]
     #[arg(long, value_name = "X")]
     pub beta2: Option<f64>,
-    /// Seed of the first weights and of the training windows [default: 1337]
+    /// Seed of the first weights and of the training windows [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Steps between validations; 0: only at the end [default: 500; report-*: 1000]
@@ -254,7 +254,7 @@ fn load_corpus(data: Option<&Path>) -> Result<Corpus> {
 
 /// A run that writes among the texts it reads could not read them again.
 fn refuse_out_in_data(out: &Path, data: &Path) -> Result<()> {
-    let full = |path: &Path| path.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+    let full = |path: &Path| std::path::absolute(path).ok()?.ancestors().find_map(|part| part.canonicalize().ok());
     let inside = data.is_dir() && full(out).zip(full(data)).is_some_and(|(out, data)| out.starts_with(data));
     ensure!(!inside, "--out {}: found a directory within --data, expected one elsewhere", out.display());
     Ok(())
