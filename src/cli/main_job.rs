@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// About a minute on two cores.
 const STEPS: usize = 800;
-const PROMPTS: [&str; 3] = ["//! ", "pub fn ", "let "];
+const PROMPTS: [&str; 3] = ["/// The ", "pub fn ", "let mut "];
 
 pub fn run(quiet: bool) -> Result<u8> {
     let corpus = Corpus::builtin();
