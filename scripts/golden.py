@@ -88,7 +88,7 @@ class Attention(nn.Module):
         super().__init__()
         self.c = c
         self.q_proj = nn.Linear(c.n_embd, c.n_head * c.head_dim, c.bias)
-        # A bias of the keys would add the same number to every score of a query, which softmax does not see.
+        # Without RoPE a bias of the keys adds the same number to every score of a query, which softmax does not see.
         self.k_proj = nn.Linear(c.n_embd, c.n_kv_head * c.head_dim, bias=False)
         self.v_proj = nn.Linear(c.n_embd, c.n_kv_head * c.head_dim, c.bias)
         self.o_proj = nn.Linear(c.n_head * c.head_dim, c.n_embd, c.bias)

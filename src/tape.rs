@@ -22,7 +22,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id(usize);
 
-/// A tensor that may be tracked by a tape. Cloning copies two pointers.
+/// A tensor that may be tracked by a tape.
 #[derive(Clone, Debug)]
 pub struct Var {
     value: Tensor,
@@ -50,7 +50,8 @@ impl Var {
 
 /// The backward half of an operator, with what its forward half saved.
 pub trait Backward: Send {
-    /// Gradients with respect to the inputs, `None` where `needs` is false.
+    /// Gradients with respect to the inputs, one for each. What is given where `needs` is false is dropped, so only costly ones
+    /// need to ask.
     ///
     /// `d_outputs[i]` is the gradient with respect to output `i`, `None` if nothing used that output; at least one is given.
     fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, needs: &[bool]) -> Result<Vec<Option<Tensor>>>;

@@ -1,6 +1,6 @@
 //! The tensor: shared storage, a shape and an element type.
 //!
-//! Tensors are immutable, contiguous and row-major. Cloning one copies a pointer, `reshape` copies nothing, and there
+//! Tensors are immutable, contiguous and row-major. Clones and reshapes share the numbers, and there
 //! are no strided views: a transpose is a flag of `matmul`, and heads are split by reshaping `[B,T,C]` to `[B,T,H,D]`.
 
 use crate::dtype::{DType, Element, Float};

@@ -145,6 +145,32 @@ fn train_eval_generate_and_trace_work_together() {
 }
 
 #[test]
+fn generation_stops_at_the_end_of_a_text() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("texts")).unwrap();
+    for name in 0..40 {
+        std::fs::write(place.path(&format!("texts/{name}")), "abcdef").unwrap();
+    }
+    let train =
+        ["train", "--data", "texts", "--out", "model", "--steps", "40", "--lr", "1e-2", "--seq-len", "16", "--quiet"];
+    place.ok(&[&train[..], &["--val-fraction", "0"]].concat());
+    let generate = ["generate", "--model", "model", "--prompt", "ab", "--max-new", "40", "--temperature", "0"];
+    assert_eq!(place.ok(&generate), "abcdef\n");
+    assert_eq!(place.ok(&[&generate[..], &["--no-cache"]].concat()), "abcdef\n");
+}
+
+#[test]
+fn a_prompt_that_fills_the_context_is_said_to() {
+    let place = Place::with_model();
+    let prompt = &TEXT[..64];
+    let output = place.run(&["generate", "--model", "model", "--prompt", prompt]);
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{prompt}\n"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("fills the model's context"));
+    place.fails(&["generate", "--model", "model", "--prompt", &TEXT[..65]], &["65 prompt tokens", "at most 64"]);
+}
+
+#[test]
 fn output_off_a_terminal_is_plain_lines() {
     let place = Place::new();
     let output = place.train("model", &["--steps", "5", "--log-every", "1"]);
@@ -378,7 +404,17 @@ fn an_intermediate_checkpoint_is_resumed_into_its_run() {
     );
     let whole = std::fs::read(place.path("model/model.safetensors")).unwrap();
     let early = std::fs::read(place.path("model/step-000002/model.safetensors")).unwrap();
-    place.ok(&["train", "--resume", "model/step-000002", "--quiet"]);
+    let resume = ["train", "--resume", "model/step-000002", "--quiet"];
+    place.fails(&resume, &["found step 4", "--out"]); // a finished run is not thrown away
+    assert!(whole == std::fs::read(place.path("model/model.safetensors")).unwrap());
+    // the run crashed behind step 2
+    for file in ["model.safetensors", "trainer_state.json"] {
+        std::fs::remove_file(place.path("model").join(file)).unwrap();
+    }
+    std::fs::write(place.path("model/.model.safetensors.tmp-1-0"), "left over").unwrap();
+    let inside = handgrad(&["train", "--resume", "step-000002", "--quiet"]).current_dir(place.path("model")).status();
+    assert!(inside.unwrap().success(), "the run is found from within it");
+    assert!(!place.path("model/.model.safetensors.tmp-1-0").exists());
     assert!(whole == std::fs::read(place.path("model/model.safetensors")).unwrap(), "the same end again");
     assert!(early == std::fs::read(place.path("model/step-000002/model.safetensors")).unwrap(), "the checkpoint stays");
     assert_eq!(steps_logged(&place.path("model/metrics.jsonl")), 5, "four steps and an evaluation");
@@ -390,5 +426,6 @@ fn an_intermediate_checkpoint_is_resumed_into_its_run() {
     let refused = place.run(&["train", "--resume", "model", "--lr", "1e-4"]);
     assert_eq!(refused.status.code(), Some(2));
     std::fs::write(place.path("text.txt"), TEXT.repeat(31)).unwrap();
-    place.fails(&["train", "--resume", "model/step-000002", "--quiet"], &["found 3410 tokens", "3300"]);
+    let branch = ["train", "--resume", "model/step-000002", "--out", "third", "--quiet"];
+    place.fails(&branch, &["found 3410 tokens", "3300"]);
 }

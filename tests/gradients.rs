@@ -71,6 +71,25 @@ fn tuned_equals_reference(case: &Case, inputs: &[Tensor], rng: &mut ChaCha8Rng, 
     }
 }
 
+/// Every file of an operator has cases, and every operator with cases has a test below.
+#[test]
+fn no_operator_is_forgotten() {
+    let mut files: Vec<String> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap().replace(".rs", ""))
+        .filter(|name| !["mod", "cases"].contains(&name.as_str()))
+        .collect();
+    files.sort();
+    let mut ops: Vec<&str> = cases().iter().map(|case| case.op).collect();
+    ops.sort();
+    ops.dedup();
+    assert_eq!(files, ops);
+    let tests = include_str!("gradients.rs");
+    for op in ops {
+        assert!(tests.contains(&format!("check(\"{op}\")")), "no test of {op}");
+    }
+}
+
 #[test]
 fn matmul() {
     check("matmul");

@@ -1,12 +1,16 @@
 //! Training as a whole: deterministic, resumable, undisturbed by evaluation, and safe when a loss goes bad.
 
-use handgrad::DType;
-use handgrad::formats::model_dir;
+use handgrad::data::random_batch;
+use handgrad::formats::{model_dir, safetensors};
 use handgrad::nn::{ModelConfig, Module, Transformer};
+use handgrad::optim::{AdamW, AdamWConfig, clip_grad_norm};
 use handgrad::tokenizer::Tokenizer;
 use handgrad::train::run::{Outcome, Run, Silent, prepare_out};
 use handgrad::train::state::{self, Source};
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
+use handgrad::{DType, Tape, Tensor};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use std::cell::Cell;
 use std::path::Path;
 
@@ -74,6 +78,131 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
 }
 
 #[test]
+fn a_step_is_batch_loss_clip_and_adamw_with_the_step_s_learning_rate() {
+    let recipe = Recipe { clip: 0.7, weight_decay: 0.3, ..recipe(10) };
+    let mut found = trainer(recipe.clone());
+    let mut model = trainer(recipe.clone()).model;
+    let tokens = found.train.clone();
+    let mut optimizer = AdamW::new(AdamWConfig { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.3 });
+    let (mut windows, mut clipped) = (vec![], 0);
+    for step in 1..=4 {
+        let mut rng = ChaCha8Rng::seed_from_u64(recipe.seed);
+        rng.set_stream(step);
+        let batch = random_batch(&tokens, 3, 17, &mut rng).unwrap();
+        windows.push(batch.ids.as_slice::<u32>().unwrap().to_vec());
+        let mut tape = Tape::new();
+        let loss = model.loss(&mut tape, &batch.ids, &batch.targets).unwrap();
+        let mut gradients = tape.backward(&loss).unwrap();
+        let norm = clip_grad_norm(&mut gradients, &model.parameters(), 0.7).unwrap();
+        clipped += usize::from(norm > 0.7);
+        // warmup over 2 steps to 3e-3, then a cosine to a thirtieth of it at step 10
+        let progress = (step as f64 - 2.0).max(0.0) / 8.0;
+        let cosine = 1e-4 + 0.5 * (3e-3 - 1e-4) * (1.0 + (std::f64::consts::PI * progress).cos());
+        let lr = if step == 1 { 1.5e-3 } else { cosine };
+        optimizer.step(model.parameters_mut(), &gradients, lr).unwrap();
+
+        let report = found.train_step().unwrap();
+        assert_eq!((report.step, report.grad_norm), (step as usize, norm));
+        assert!((report.lr / lr - 1.0).abs() < 1e-12, "step {step}: {}, expected {lr}", report.lr);
+        assert_eq!(report.loss, loss.value().item().unwrap());
+    }
+    for (found, expected) in found.model.parameters().iter().zip(model.parameters()) {
+        assert_eq!(found.value.to_f64_vec(), expected.value.to_f64_vec(), "{}", found.name);
+    }
+    assert!(clipped > 0, "the test must see clipping");
+    assert!(windows.windows(2).all(|pair| pair[0] != pair[1]), "each step has its own windows");
+}
+
+#[test]
+fn an_evaluation_is_the_mean_over_every_token() {
+    let mut trainer = trainer(Recipe { batch_size: 4, seq_len: 7, ..recipe(5) });
+    trainer.validation.truncate(41); // a whole batch, a batch of one row, a short row: 28, 7 and 5 targets
+    let tokens = trainer.validation.clone();
+    let mut losses = vec![];
+    for start in (0..40).step_by(7) {
+        let window = &tokens[start..(start + 7).min(40) + 1];
+        let t = window.len() - 1;
+        let ids = Tensor::from_vec(window[..t].to_vec(), &[1, t]).unwrap();
+        let logits = trainer.model.forward(&mut Tape::inference(), &ids).unwrap().value().to_f64_vec();
+        for (row, &target) in logits.chunks(logits.len() / t).zip(&window[1..]) {
+            losses.push(row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[target as usize]);
+        }
+    }
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    assert_eq!(losses.len(), 40);
+    let found = trainer.evaluate(&|| false).unwrap().unwrap();
+    assert!((found - mean(&losses)).abs() < 1e-5, "{found}, expected {}", mean(&losses));
+    trainer.recipe.eval_batches = 1;
+    let found = trainer.evaluate(&|| false).unwrap().unwrap();
+    assert!((found - mean(&losses[..28])).abs() < 1e-5, "{found}, expected {}", mean(&losses[..28]));
+    trainer.validation.clear();
+    assert_eq!(trainer.evaluate(&|| false).unwrap(), None);
+}
+
+#[test]
+fn an_evaluation_that_is_not_finite_is_an_error_and_nothing_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(recipe(5));
+    let interrupted = || false;
+    for _ in 0..5 {
+        trainer.train_step().unwrap();
+    }
+    trainer.model.layers[0].ffn.up_proj.weight.value.as_mut_slice::<f32>().unwrap()[0] = f32::INFINITY;
+    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &interrupted).unwrap_err());
+    assert!(
+        error.contains("before the first checkpoint") && error.contains("step 5") && error.contains("NaN"),
+        "{error}"
+    );
+    assert!(!dir.path().join("model.safetensors").exists());
+    trainer.validation.clear();
+    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &interrupted).unwrap_err());
+    assert!(error.contains("infinity in model.layers.0.mlp.up_proj.weight"), "{error}");
+    assert!(!dir.path().join("model.safetensors").exists());
+}
+
+#[test]
+fn an_interrupted_last_evaluation_is_made_up_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = Cell::new(0);
+    let in_the_last_evaluation = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 3 // once after each step, then before the first batch of the evaluation
+    };
+    let outcome = run_in(dir.path(), &mut trainer(recipe(3)), &mut Silent, &in_the_last_evaluation).unwrap();
+    assert_eq!(outcome, Outcome::Interrupted { step: 3 });
+    let state = state::read(dir.path()).unwrap();
+    assert_eq!((state.step, state.finished), (3, false));
+    let mut resumed = trainer(recipe(3));
+    resumed.model = model_dir::load(dir.path()).unwrap();
+    state::restore(dir.path(), &state, &mut resumed).unwrap();
+    let outcome = run_in(dir.path(), &mut resumed, &mut Silent, &|| false).unwrap();
+    assert!(matches!(outcome, Outcome::Finished { val_loss: Some(_) }));
+    assert!(state::read(dir.path()).unwrap().finished);
+}
+
+#[test]
+fn moments_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    run_in(dir.path(), &mut trainer(recipe(2)), &mut Silent, &|| false).unwrap();
+    let state = state::read(dir.path()).unwrap();
+    let path = dir.path().join("optimizer.safetensors");
+    let good = safetensors::read(&path).unwrap();
+    type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+    let refused = |change: Change, expected: &str| {
+        let mut tensors: Vec<(String, Tensor)> = good.tensors.clone().into_iter().collect();
+        change(&mut tensors);
+        safetensors::write(&path, &tensors, &[("step", "2".to_string())]).unwrap();
+        let error = state::restore(dir.path(), &state, &mut trainer(recipe(2))).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}, expected {expected}");
+    };
+    let name = good.tensors.keys().next().unwrap();
+    refused(&|tensors| tensors.truncate(tensors.len() - 1), "is missing");
+    refused(&|tensors| tensors[0].1 = Tensor::zeros(&[1], DType::F32), &format!("{name}: found"));
+    refused(&|tensors| tensors[0].1 = Tensor::zeros(tensors[0].1.shape(), DType::U32), &format!("{name}: found"));
+    refused(&|tensors| tensors.push(("exp_avg.nobody".to_string(), Tensor::zeros(&[1], DType::F32))), "exp_avg.nobody");
+}
+
+#[test]
 fn another_seed_gives_another_run() {
     let (_, a) = train(recipe(2));
     let (_, b) = train(Recipe { seed: 7, ..recipe(2) });
@@ -120,7 +249,7 @@ fn a_resumed_run_is_the_same_run() {
     let steps = Cell::new(0);
     let stop_at_8 = || {
         steps.set(steps.get() + 1);
-        steps.get() > 14 // asked twice in each of the first seven steps: this is step 8
+        steps.get() > 7 // asked once after each step: this is step 8
     };
     let outcome = run_in(dir.path(), &mut trainer(recipe(16)), &mut Silent, &stop_at_8).unwrap();
     assert_eq!(outcome, Outcome::Interrupted { step: 8 });
@@ -162,7 +291,7 @@ fn a_checkpoint_torn_by_a_crash_is_refused() {
 #[test]
 fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(recipe(5));
+    let mut trainer = trainer(Recipe { save_every: 2, ..recipe(5) });
     run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap();
     let good = bits(&trainer, &[]);
 
@@ -195,6 +324,9 @@ fn the_output_directory_is_checked_at_the_start() {
     let error = prepare_out(&out, false).unwrap_err().to_string();
     assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
     std::fs::create_dir(out.join("step-000009")).unwrap();
+    let kept = dir.path().join("kept");
+    std::fs::create_dir_all(kept.join("step-000010")).unwrap();
+    assert!(prepare_out(&kept, false).is_err(), "an intermediate checkpoint is a run too");
     std::fs::write(out.join("notes.txt"), "mine").unwrap();
     prepare_out(&out, true).unwrap();
     let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();

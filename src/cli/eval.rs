@@ -1,6 +1,6 @@
 //! `handgrad eval`
 
-use super::{DeviceArgs, signals, thousands};
+use super::{DeviceArgs, load_model, signals, thousands};
 use crate::data::batch::whole_batches;
 use crate::data::corpus::Corpus;
 use crate::formats::model_dir;
@@ -26,9 +26,9 @@ pub struct EvalArgs {
 }
 
 /// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once.
-pub fn run(args: EvalArgs) -> Result<u8> {
+pub fn run(args: EvalArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
-    let model = model_dir::load(&args.model)?;
+    let model = load_model(&args.model, quiet)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let corpus = Corpus::load(&args.data)?;
     let tokens = tokenizer.encode_documents(&corpus.documents)?;

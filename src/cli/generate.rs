@@ -1,6 +1,6 @@
 //! `handgrad generate`
 
-use super::{DeviceArgs, argument, note, signals};
+use super::{DeviceArgs, argument, load_model, note, signals};
 use crate::data::corpus::read_text;
 use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate};
@@ -46,7 +46,7 @@ pub struct GenerateArgs {
 }
 
 /// Prints the prompt and its continuation.
-pub fn run(args: GenerateArgs) -> Result<u8> {
+pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
     let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
     let prompt = match (&args.prompt, &args.prompt_file) {
@@ -55,11 +55,11 @@ pub fn run(args: GenerateArgs) -> Result<u8> {
         (None, None) => String::new(),
     };
     ensure!(!prompt.is_empty(), "prompt: found an empty text, expected at least one character");
-    let model = model_dir::load(&args.model)?;
+    let model = load_model(&args.model, quiet)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let ids = tokenizer.encode(&prompt).context("prompt")?;
     let room = model.config.max_seq_len.saturating_sub(ids.len());
-    if room == 0 && args.max_new.is_none() {
+    if ids.len() == model.config.max_seq_len && args.max_new.is_none() && !quiet {
         note("handgrad: the prompt fills the model's context: nothing is generated");
     }
     let request = Request {
@@ -93,7 +93,7 @@ pub fn print_continuation(
         write!(stdout, "{}", decoder.push(id)?)?;
         stdout.flush()?;
         Ok(!signals::interrupted())
-    })?;
-    writeln!(stdout, "{}", decoder.flush())?;
-    Ok(stop)
+    });
+    writeln!(stdout, "{}", decoder.flush())?; // after an error too, so that its message begins a line
+    stop
 }

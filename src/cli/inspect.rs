@@ -1,7 +1,6 @@
 //! `handgrad inspect`
 
-use super::{argument, thousands};
-use crate::formats::model_dir;
+use super::{argument, load_model, thousands};
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Transformer, cost};
 use anyhow::Result;
@@ -20,12 +19,12 @@ pub struct InspectArgs {
     model: Option<PathBuf>,
 }
 
-pub fn run(args: InspectArgs) -> Result<u8> {
+pub fn run(args: InspectArgs, quiet: bool) -> Result<u8> {
     let model = match (&args.preset, &args.model) {
         (Some(preset), _) => {
             Transformer::new(&ModelConfig { init: Init::Zeros, ..argument(ModelConfig::preset(preset, None))? }, 0)?
         }
-        (None, Some(dir)) => model_dir::load(dir)?,
+        (None, Some(dir)) => load_model(dir, quiet)?,
         (None, None) => unreachable!("clap asks for one of them"),
     };
     let config = &model.config;
@@ -50,7 +49,7 @@ pub fn run(args: InspectArgs) -> Result<u8> {
     writeln!(out, "{:<20} {:>13}\n", "parameters", thousands(total))?;
     let rows = [
         ("FLOPs per token, forward, at full context", cost::forward_flops(config, t)),
-        ("FLOPs per token, training on full context", cost::training_flops(config, t)),
+        ("FLOPs per token, training, half seen on average", cost::training_flops(config, t)),
         ("bytes of weights, f32 (read for each new token)", 4 * total),
         ("bytes of weights, bf16", 2 * total),
         ("KV-cache bytes per token, f32", cost::kv_cache_bytes(config, 1, 4)),

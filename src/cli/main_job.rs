@@ -17,12 +17,17 @@ const STEPS: usize = 800;
 const PROMPTS: [&str; 3] = ["/// The ", "pub fn ", "let mut "];
 
 pub fn run(quiet: bool) -> Result<u8> {
+    run_in(Path::new("out"), STEPS, quiet)
+}
+
+/// Trains for `steps` into a new directory below `parent`, then prints samples.
+fn run_in(parent: &Path, steps: usize, quiet: bool) -> Result<u8> {
     let corpus = Corpus::builtin();
     let tokenizer = Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), true);
-    let recipe = Recipe { steps: STEPS, ..Recipe::preset("chapter8")? };
+    let recipe = Recipe { steps, warmup: (steps / 8).min(100), ..Recipe::preset("chapter8")? };
     let config = ModelConfig::chapter8(tokenizer.vocab_size());
     let (mut trainer, source) = train::new_trainer(&corpus, None, 0.1, &tokenizer, &config, recipe)?;
-    let out = new_directory();
+    let out = new_directory(parent);
     prepare_out(&out, false)?;
     let run = Run { out, tokenizer: &tokenizer, source };
     match train::train(&run, &mut trainer, &corpus.name, quiet)? {
@@ -31,9 +36,9 @@ pub fn run(quiet: bool) -> Result<u8> {
     }
 }
 
-/// out/chapter8, or out/chapter8-2 and so on: a run is never written over.
-fn new_directory() -> PathBuf {
-    let name = |n: usize| PathBuf::from(if n == 1 { "out/chapter8".to_string() } else { format!("out/chapter8-{n}") });
+/// `chapter8`, or `chapter8-2` and so on: a run is never written over.
+fn new_directory(parent: &Path) -> PathBuf {
+    let name = |n: usize| parent.join(if n == 1 { "chapter8".to_string() } else { format!("chapter8-{n}") });
     (1..).map(name).find(|path| !path.exists()).expect("some number is free")
 }
 
@@ -63,4 +68,18 @@ fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &Path, quiet: bool) -
     say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", out.display()));
     say("your own text: handgrad train --data FILE --out DIR");
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_run_gets_a_directory_of_its_own() {
+        let parent = tempfile::tempdir().unwrap();
+        for name in ["chapter8", "chapter8-2"] {
+            assert_eq!(run_in(parent.path(), 2, true).unwrap(), 0);
+            assert!(parent.path().join(name).join("model.safetensors").exists(), "{name}");
+        }
+    }
 }

@@ -11,9 +11,12 @@ mod signals;
 mod trace;
 mod train;
 
+use crate::formats::model_dir;
+use crate::nn::Transformer;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// An LLM engine written by hand. Without a command: trains the small model of chapter 8 on this project's own sources
@@ -84,10 +87,10 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
     match command {
         None => main_job::run(quiet),
         Some(Command::Train(args)) => train::run(*args, quiet),
-        Some(Command::Generate(args)) => generate::run(args),
-        Some(Command::Eval(args)) => eval::run(args),
-        Some(Command::Trace(args)) => trace::run(args),
-        Some(Command::Inspect(args)) => inspect::run(args),
+        Some(Command::Generate(args)) => generate::run(args, quiet),
+        Some(Command::Eval(args)) => eval::run(args, quiet),
+        Some(Command::Trace(args)) => trace::run(args, quiet),
+        Some(Command::Inspect(args)) => inspect::run(args, quiet),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),
     }
 }
@@ -138,6 +141,15 @@ fn parse_device(text: &str) -> Result<String, String> {
         return Ok(text.to_string());
     }
     Err("expected cpu, cuda, cuda:N or emulator".to_string())
+}
+
+/// Reads a model directory; what is odd about it is said on standard error.
+fn load_model(dir: &Path, quiet: bool) -> Result<Transformer> {
+    model_dir::load_with(dir, &mut |warning| {
+        if !quiet {
+            note(&format!("handgrad: warning: {warning}"));
+        }
+    })
 }
 
 /// A line on standard error. If nobody reads it any more, the work goes on.

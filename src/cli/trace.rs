@@ -1,8 +1,8 @@
 //! `handgrad trace`: what a model computes, tensor by tensor, for comparing with another engine (chapter 8, Q6).
 
-use super::{DeviceArgs, argument};
+use super::{DeviceArgs, argument, load_model};
 use crate::dtype::DType;
-use crate::formats::{model_dir, rope_layout, safetensors};
+use crate::formats::{rope_layout, safetensors};
 use crate::nn::Module;
 use crate::ops::{IGNORE_INDEX, cross_entropy};
 use crate::tape::Tape;
@@ -32,7 +32,7 @@ pub struct TraceArgs {
     device: DeviceArgs,
 }
 
-pub fn run(args: TraceArgs) -> Result<u8> {
+pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
     let dtype = match args.dtype.as_str() {
         "f32" => DType::F32,
@@ -50,7 +50,7 @@ pub fn run(args: TraceArgs) -> Result<u8> {
             Err(anyhow!("--targets: found {found:?} ids, expected {expected:?} as in --ids"))
         })?;
     }
-    let model = model_dir::load(&args.model)?.to_dtype(dtype)?;
+    let model = load_model(&args.model, quiet)?.to_dtype(dtype)?;
     let inside_model = same_directory(args.out.parent().unwrap_or(Path::new("")), &args.model);
     ensure!(
         !inside_model,

@@ -1,14 +1,14 @@
 //! `handgrad train`
 
 use super::progress::Progress;
-use super::{DeviceArgs, argument, memory, signals, thousands};
+use super::{DeviceArgs, argument, load_model, memory, signals, thousands};
 use crate::data::batch::split;
 use crate::data::corpus::Corpus;
-use crate::formats::{config_json, model_dir, tokenizer_json};
+use crate::formats::{atomic, config_json, model_dir, tokenizer_json};
 use crate::nn::{ModelConfig, Module, Transformer};
 use crate::optim::AdamW;
 use crate::tokenizer::Tokenizer;
-use crate::train::run::{Outcome, Run, prepare_out, run_of};
+use crate::train::run::{Outcome, Run, last_checkpoint, prepare_out, run_of};
 use crate::train::state::{self, Source};
 use crate::train::{Recipe, Trainer};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -107,14 +107,13 @@ impl RecipeArgs {
     fn apply(&self, base: Recipe) -> Recipe {
         let lr = self.lr.unwrap_or(base.lr);
         let min_lr = if self.lr.is_some() { lr / 10.0 } else { base.min_lr };
-        let steps = self.steps.unwrap_or(base.steps);
         Recipe {
-            steps,
+            steps: self.steps.unwrap_or(base.steps),
             batch_size: self.batch_size.unwrap_or(base.batch_size),
             seq_len: self.seq_len.unwrap_or(base.seq_len),
             lr,
             min_lr: self.min_lr.unwrap_or(min_lr),
-            warmup: self.warmup.unwrap_or(base.warmup.min(steps / 10)),
+            warmup: self.warmup.unwrap_or(base.warmup),
             weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
             clip: self.clip.unwrap_or(base.clip),
             beta1: self.beta1.unwrap_or(base.beta1),
@@ -140,6 +139,9 @@ pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
 
 fn start(args: &TrainArgs, quiet: bool) -> Result<u8> {
     let mut recipe = args.recipe.apply(argument(Recipe::preset(&args.preset))?);
+    if args.recipe.warmup.is_none() {
+        recipe.warmup = recipe.warmup.min(recipe.steps / 10); // a short run must still reach its peak
+    }
     argument(recipe.validate())?;
     let val_fraction = args.val_fraction.unwrap_or(0.1);
     ensure_fraction(val_fraction)?;
@@ -176,37 +178,58 @@ pub fn new_trainer(
 
 /// Goes on behind a checkpoint, in the run's own directory or in a new one.
 fn resume(dir: &Path, args: &TrainArgs, quiet: bool) -> Result<u8> {
+    let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let state = state::read(dir)?;
-    let recipe = args.recipe.apply(state.recipe.clone());
+    let mut recipe = args.recipe.apply(state.recipe.clone());
+    recipe.warmup = recipe.warmup.min(recipe.steps); // --steps may cut the run short
     argument(recipe.validate())?;
     let (done, steps) = (state.step, recipe.steps);
-    ensure!(done < steps, "--resume {}: found {done} steps done, expected fewer than --steps, {steps}", dir.display());
-    let model = model_dir::load(dir)?;
+    ensure!(
+        done < steps || (done == steps && !state.finished),
+        "--resume {}: found {done} steps done, expected fewer than --steps, {steps}",
+        dir.display()
+    );
+    let old_run = run_of(&full(dir));
+    let out = args.out.clone().unwrap_or(old_run.clone());
+    let in_place = full(&out) == old_run;
+    if let Some((step, place)) = last_checkpoint(&old_run).filter(|(step, _)| in_place && *step > done) {
+        bail!(
+            "--resume {}: found step {step} in {}, expected {done} to be the run's last step; give --out to branch off",
+            dir.display(),
+            place.display()
+        );
+    }
+    let model = load_model(dir, quiet)?;
     let tokenizer = model_dir::load_tokenizer(dir, &model)?;
     let corpus = load_corpus(state.source.data.as_deref().map(Path::new))?;
     let tokens = tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?;
+    let (found, expected) = (tokens.len(), state.source.tokens);
     ensure!(
-        tokens.len() == state.source.tokens,
-        "{}: found {} tokens, expected the {} that the run began with",
-        corpus.name,
-        tokens.len(),
-        state.source.tokens
+        found == expected,
+        "{}: found {found} tokens, expected the {expected} that the run began with",
+        corpus.name
     );
     memory::check(&model.config, &recipe)?;
     let (train_tokens, validation) = split(&tokens, state.source.val_fraction, recipe.seq_len)?;
     let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
     state::restore(dir, &state, &mut trainer)?;
-    let old_run = run_of(dir);
-    let out = args.out.clone().unwrap_or(old_run.clone());
-    if out != old_run {
+    if in_place {
+        atomic::clean(&out)?;
+    } else {
         prepare_out(&out, false)?;
-        let metrics = old_run.join("metrics.jsonl");
-        if metrics.exists() {
-            std::fs::copy(&metrics, out.join("metrics.jsonl"))
-                .with_context(|| format!("{}: cannot be copied", metrics.display()))?;
-        }
+        copy_metrics(&old_run, &out)?;
     }
     train(&Run { out, tokenizer: &tokenizer, source: state.source }, &mut trainer, &corpus.name, quiet)
+}
+
+/// A run that branches off begins with the history of the old one.
+fn copy_metrics(old_run: &Path, out: &Path) -> Result<()> {
+    let metrics = old_run.join("metrics.jsonl");
+    if metrics.exists() {
+        std::fs::copy(&metrics, out.join("metrics.jsonl"))
+            .with_context(|| format!("{}: cannot be copied", metrics.display()))?;
+    }
+    Ok(())
 }
 
 /// Runs the training and tells the story on standard error. The exit status: 0, or that of the signal that ended it.

@@ -22,6 +22,11 @@ pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize)
 ///
 /// Errors: a missing directory or file; a file whose tensors are not exactly the configuration's.
 pub fn load(dir: &Path) -> Result<Transformer> {
+    load_with(dir, &mut |_| ())
+}
+
+/// [`load`], with `warn` told of what is odd but no error.
+pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> {
     ensure!(
         dir.join("config.json").exists(),
         "{}: found no config.json, expected a model directory (handgrad train --out DIR makes one)",
@@ -35,7 +40,7 @@ pub fn load(dir: &Path) -> Result<Transformer> {
     model.config = config;
     let expected: Vec<(String, Vec<usize>)> =
         model.parameters().into_iter().map(|p| (p.name.clone(), p.value.shape().to_vec())).collect();
-    let mut loaded = weights::load(&weights_path, &model.config, &expected)?;
+    let mut loaded = weights::load(&weights_path, &model.config, &expected, warn)?;
     for parameter in model.parameters_mut() {
         parameter.value = loaded.remove(&parameter.name).expect("load returns every expected tensor");
     }

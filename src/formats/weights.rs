@@ -31,11 +31,16 @@ pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)], 
 /// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen exactly.
 /// Nothing is returned unless everything fits. Error: one line with all tensors that are missing, unexpected, or of the
 /// wrong shape or dtype. Left unread: frequency tables that old files hold (`…rotary_emb.inv_freq`), and the head of a tied
-/// model, with a warning on standard error if it differs from the embedding.
-pub fn load(path: &Path, config: &ModelConfig, expected: &[(String, Vec<usize>)]) -> Result<HashMap<String, Tensor>> {
+/// model; `warn` is told if it differs from the embedding.
+pub fn load(
+    path: &Path,
+    config: &ModelConfig,
+    expected: &[(String, Vec<usize>)],
+    warn: &mut dyn FnMut(&str),
+) -> Result<HashMap<String, Tensor>> {
     let mut found = safetensors::read(path)?.tensors;
     found.retain(|name, _| !name.ends_with(".rotary_emb.inv_freq"));
-    drop_redundant_head(path, config, expected, &mut found);
+    drop_redundant_head(path, config, expected, &mut found, warn);
     let problems = compare(&found, expected);
     ensure!(
         problems.is_empty(),
@@ -57,6 +62,7 @@ fn drop_redundant_head(
     config: &ModelConfig,
     expected: &[(String, Vec<usize>)],
     found: &mut BTreeMap<String, Tensor>,
+    warn: &mut dyn FnMut(&str),
 ) {
     if !config.tie_embeddings || expected.iter().any(|(name, _)| name == HEAD) {
         return;
@@ -66,10 +72,10 @@ fn drop_redundant_head(
         embedding.shape() == head.shape() && embedding.to_f64_vec().iter().zip(head.to_f64_vec()).all(|(a, b)| *a == b)
     });
     if !same {
-        eprintln!(
-            "warning: {}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings is true: the embedding is used for both",
+        warn(&format!(
+            "{}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings is true: the embedding is used for both",
             path.display()
-        );
+        ));
     }
 }
 

@@ -151,15 +151,28 @@ mod tests {
     #[test]
     fn draws_follow_the_probabilities_and_the_seed() {
         let logits: Vec<f64> = [0.5_f64, 0.3, 0.2].iter().map(|p| p.ln()).collect();
-        let draw = |seed| {
-            let mut sampler = Sampler::new(1.0, 1.0, seed).unwrap();
-            (0..20_000).map(|step| sampler.sample(&logits, step).unwrap()).collect::<Vec<u32>>()
-        };
-        let ids = draw(3);
-        assert_eq!(ids, draw(3));
-        for (id, p) in [(0, 0.5), (1, 0.3), (2, 0.2)] {
-            let share = ids.iter().filter(|&&x| x == id).count() as f64 / ids.len() as f64;
-            assert!((share - p).abs() < 0.02, "id {id}: {share}, expected {p}");
+        // p^(1/temperature), normalised; and the two likeliest of three, renormalised
+        let cases = [
+            (1.0, 1.0, [0.5, 0.3, 0.2]),
+            (0.5, 1.0, [0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38]),
+            (2.0, 1.0, [0.4154, 0.3218, 0.2628]),
+            (1.0, 0.6, [0.625, 0.375, 0.0]),
+        ];
+        for (temperature, top_p, expected) in cases {
+            let draw = |seed| {
+                let mut sampler = Sampler::new(temperature, top_p, seed).unwrap();
+                (0..20_000).map(|step| sampler.sample(&logits, step).unwrap()).collect::<Vec<u32>>()
+            };
+            let ids = draw(3);
+            assert_eq!(ids, draw(3));
+            assert_ne!(ids, draw(4));
+            for (id, p) in (0..).zip(expected) {
+                let share = ids.iter().filter(|&&x| x == id).count() as f64 / ids.len() as f64;
+                assert!(
+                    (share - p).abs() < 0.02,
+                    "temperature {temperature}, top-p {top_p}, id {id}: {share}, expected {p}"
+                );
+            }
         }
     }
 }

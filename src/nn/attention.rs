@@ -41,7 +41,7 @@ impl Attention {
         let gain = |part: &str| config.qk_norm.then(|| Parameter::new(name(part), init::constant(d, 1.0)));
         Attention {
             q_proj: Linear::new(&name("q_proj"), LinearSpec::of(config, c, h * d), rng),
-            // No bias: it would add the same number to every score of a query, which softmax does not see.
+            // No bias: without RoPE it adds the same number to every score of a query, which softmax does not see.
             k_proj: Linear::new(&name("k_proj"), LinearSpec { bias: false, ..LinearSpec::of(config, c, hkv * d) }, rng),
             v_proj: Linear::new(&name("v_proj"), LinearSpec::of(config, c, hkv * d), rng),
             o_proj: Linear::new(

@@ -80,7 +80,7 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Whether the output head is the token embedding, transposed.
     pub tie_embeddings: bool,
-    /// Whether linear layers have a bias; never the head, nor `k_proj`, whose bias softmax would not see.
+    /// Whether linear layers have a bias; never the head, nor `k_proj` (see `nn/attention.rs`).
     pub bias: bool,
     pub init: Init,
     /// Whether `o_proj` and `down_proj` start smaller by 1/√(2L), so that the residual stream's variance does not grow with depth.

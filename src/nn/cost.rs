@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! FLOPs per token, forward     2 per weight of every matrix product + 4 L H D T for the scores and the weighted sum
-//! FLOPs per token, training    3 times as much: each product has two gradients
+//! FLOPs per token, training    3 times as much, at T/2: each product has two gradients, and a causal query sees half of the
+//!                              context on average
 //! KV cache                     2 L Hkv T D numbers a sequence
 //! ```
 

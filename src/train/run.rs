@@ -50,7 +50,7 @@ const FILES: [&str; 6] = [
 pub fn prepare_out(out: &Path, overwrite: bool) -> Result<()> {
     if out.exists() {
         ensure!(out.is_dir(), "--out {}: found a file, expected a directory or a new path", out.display());
-        let holds_run = FILES.iter().any(|file| out.join(file).exists());
+        let holds_run = FILES.iter().any(|file| out.join(file).exists()) || !step_directories(out).is_empty();
         ensure!(
             !holds_run || overwrite,
             "--out {}: found a training run, expected a new directory; choose another, or continue it with --resume, or replace it with --overwrite",
@@ -75,10 +75,10 @@ fn remove_run(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The step and place of every checkpoint of a run: `out` itself and its `step-…` directories.
-fn checkpoints(out: &Path) -> Vec<(usize, PathBuf)> {
+/// The step and place of a run's last checkpoint: `out` itself or one of its `step-…` directories.
+pub fn last_checkpoint(out: &Path) -> Option<(usize, PathBuf)> {
     let all = step_directories(out).into_iter().chain([out.to_path_buf()]);
-    all.filter_map(|path| Some((state::read(&path).ok()?.step, path))).collect()
+    all.filter_map(|path| Some((state::read(&path).ok()?.step, path))).max()
 }
 
 fn step_directories(out: &Path) -> Vec<PathBuf> {
@@ -110,50 +110,70 @@ impl Run<'_> {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Outcome> {
         let recipe = trainer.recipe.clone();
-        let due = |every: usize, step: usize| step == recipe.steps || (every > 0 && step.is_multiple_of(every));
+        let due = |every: usize, step: usize| every > 0 && step.is_multiple_of(every);
         let resumed = (trainer.step > 0).then_some(trainer.step);
         let mut metrics = Metrics::open(&self.out.join("metrics.jsonl"), resumed)?;
         let mut clock = Clock::start();
-        let mut val_loss = None;
         while trainer.step < recipe.steps {
-            let report = trainer.train_step().with_context(|| self.last_checkpoint())?;
-            let (step, tokens) = (report.step, report.step * trainer.tokens_per_step());
+            let report = trainer.train_step().with_context(|| self.what_is_left())?;
             clock.add(trainer.tokens_per_step());
             observer.step(&report, clock.tokens_per_s());
-            if due(recipe.log_every, step) {
-                metrics.step(&report, tokens, clock.tokens_per_s())?;
+            let (step, last) = (report.step, report.step == recipe.steps);
+            if last || due(recipe.log_every, step) {
+                metrics.step(&report, step * trainer.tokens_per_step(), clock.tokens_per_s())?;
                 clock = Clock::start();
             }
-            if !interrupted() && due(recipe.eval_every, step) {
-                let pause = Instant::now();
-                if let Some(loss) = trainer.evaluate(interrupted)? {
-                    metrics.evaluation(step, tokens, loss)?;
-                    observer.evaluated(step, loss);
-                    val_loss = Some(loss);
-                }
-                clock.pause(pause);
+            let pause = Instant::now();
+            if !last && due(recipe.eval_every, step) && !interrupted() {
+                self.evaluate(trainer, &mut metrics, observer, interrupted)?;
             }
             if interrupted() {
-                state::save(&self.out, trainer, self.tokenizer, &self.source)?;
-                return Ok(Outcome::Interrupted { step });
+                return self.interrupt(trainer);
             }
-            if step < recipe.steps && due(recipe.save_every, step) {
-                let pause = Instant::now();
+            if !last && due(recipe.save_every, step) {
                 let dir = self.out.join(format!("step-{step:06}"));
                 std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-                state::save(&dir, trainer, self.tokenizer, &self.source)?;
+                state::save(&dir, trainer, self.tokenizer, &self.source, false)?;
                 observer.saved(step, &dir);
-                clock.pause(pause);
             }
+            clock.pause(pause);
         }
-        state::save(&self.out, trainer, self.tokenizer, &self.source)?;
+        let val_loss = self.evaluate(trainer, &mut metrics, observer, interrupted)?;
+        if interrupted() {
+            return self.interrupt(trainer);
+        }
+        state::save(&self.out, trainer, self.tokenizer, &self.source, true)?;
         observer.saved(trainer.step, &self.out);
         Ok(Outcome::Finished { val_loss })
     }
 
-    /// For an error in the middle of a run: what is left to go on from.
-    fn last_checkpoint(&self) -> String {
-        match checkpoints(&self.out).into_iter().max() {
+    fn evaluate(
+        &self,
+        trainer: &Trainer,
+        metrics: &mut Metrics,
+        observer: &mut dyn Observer,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<f64>> {
+        let step = trainer.step;
+        let evaluated = trainer
+            .evaluate(interrupted)
+            .with_context(|| format!("step {step}"))
+            .with_context(|| self.what_is_left())?;
+        if let Some(loss) = evaluated {
+            metrics.evaluation(step, step * trainer.tokens_per_step(), loss)?;
+            observer.evaluated(step, loss);
+        }
+        Ok(evaluated)
+    }
+
+    fn interrupt(&self, trainer: &Trainer) -> Result<Outcome> {
+        state::save(&self.out, trainer, self.tokenizer, &self.source, false)?;
+        Ok(Outcome::Interrupted { step: trainer.step })
+    }
+
+    /// For an error in the middle of a run: what there is to go on from.
+    fn what_is_left(&self) -> String {
+        match last_checkpoint(&self.out) {
             Some((step, path)) => format!("training stopped; the last checkpoint is {}, step {step}", path.display()),
             None => "training stopped before the first checkpoint".to_string(),
         }

@@ -19,6 +19,7 @@ use std::path::Path;
 pub struct TrainerState {
     /// Steps done.
     pub step: usize,
+    /// Whether the run came to its end, its last evaluation included.
     pub finished: bool,
     pub source: Source,
     pub recipe: Recipe,
@@ -35,8 +36,19 @@ pub struct Source {
     pub val_fraction: f64,
 }
 
-/// Writes a checkpoint into `dir`. Each file is replaced whole, `trainer_state.json` last.
-pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Source) -> Result<()> {
+/// Writes a checkpoint into `dir`. Each file is replaced whole, `trainer_state.json` last. `finished`: the run is at its end.
+///
+/// Error: a weight that is not finite, and nothing is written then; a file that cannot be written.
+pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Source, finished: bool) -> Result<()> {
+    for parameter in trainer.model.parameters() {
+        let finite = parameter.value.to_f64_vec().iter().all(|w| w.is_finite());
+        ensure!(
+            finite,
+            "{}: found NaN or infinity in {}, expected finite weights to save",
+            dir.display(),
+            parameter.name
+        );
+    }
     model_dir::save(dir, &trainer.model, tokenizer, trainer.step)?;
     let mut tensors = vec![];
     for (name, moments) in &trainer.optimizer.moments {
@@ -46,12 +58,7 @@ pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Sourc
     }
     let step = trainer.optimizer.step.to_string();
     safetensors::write(&dir.join("optimizer.safetensors"), &tensors, &[("step", step)])?;
-    let state = TrainerState {
-        step: trainer.step,
-        finished: trainer.step >= trainer.recipe.steps,
-        source: source.clone(),
-        recipe: trainer.recipe.clone(),
-    };
+    let state = TrainerState { step: trainer.step, finished, source: source.clone(), recipe: trainer.recipe.clone() };
     write_json(&dir.join("trainer_state.json"), &serde_json::to_value(&state)?)
 }
 

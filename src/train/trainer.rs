@@ -86,7 +86,8 @@ impl Trainer {
     }
 }
 
-/// The mean loss of a model over all targets of `batches`, and their number; `None` if interrupted.
+/// The mean loss of a model over all targets of `batches`, and their number; `None` if interrupted. Error: a loss that is not
+/// finite.
 pub fn mean_loss(
     model: &Transformer,
     batches: impl Iterator<Item = Batch>,
@@ -98,6 +99,7 @@ pub fn mean_loss(
             return Ok(None);
         }
         let loss = model.loss(&mut Tape::inference(), &batch.ids, &batch.targets)?.value().item()?;
+        ensure!(loss.is_finite(), "evaluation: found loss {loss} after {count} tokens, expected a finite number");
         sum += loss * batch.targets.len() as f64;
         count += batch.targets.len();
     }

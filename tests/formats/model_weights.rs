@@ -23,7 +23,7 @@ fn weights_round_trip_and_the_file_has_the_other_layout() {
     let (_dir, path) = place("model.safetensors");
     let (config, parameters) = (config(true), parameters());
     weights::save(&path, &config, &parameters, 7).unwrap();
-    let loaded = weights::load(&path, &config, &shapes(&parameters)).unwrap();
+    let loaded = weights::load(&path, &config, &shapes(&parameters), &mut |_| ()).unwrap();
     assert_eq!(loaded.len(), parameters.len());
     for (name, tensor) in &parameters {
         assert_eq!(loaded[name].as_slice::<f32>().unwrap(), tensor.as_slice::<f32>().unwrap(), "{name}");
@@ -44,7 +44,7 @@ fn all_that_does_not_fit_is_listed_in_one_error() {
         ("model.layers.0.self_attn.rotary_emb.inv_freq", iota(&[2])),
     ]);
     safetensors::write(&path, &file, &[]).unwrap();
-    let result = weights::load(&path, &config(false), &shapes(&parameters()));
+    let result = weights::load(&path, &config(false), &shapes(&parameters()), &mut |_| ());
     assert_says(
         result,
         &[
@@ -56,7 +56,10 @@ fn all_that_does_not_fit_is_listed_in_one_error() {
         ],
     );
     let many: Vec<(String, Vec<usize>)> = (0..30).map(|i| (format!("w{i}"), vec![1])).collect();
-    assert_says(weights::load(&path, &config(false), &many), &["30 missing: w0 [1]", "w7 [1] and 22 more"]);
+    assert_says(
+        weights::load(&path, &config(false), &many, &mut |_| ()),
+        &["30 missing: w0 [1]", "w7 [1] and 22 more"],
+    );
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn narrow_and_wide_floats_become_f32() {
         .map(|((name, tensor), dtype)| (name.clone(), tensor.to_dtype(dtype).unwrap()))
         .collect();
     safetensors::write(&path, &file, &[]).unwrap();
-    let loaded = weights::load(&path, &config(false), &shapes(&parameters)).unwrap();
+    let loaded = weights::load(&path, &config(false), &shapes(&parameters), &mut |_| ()).unwrap();
     assert!(loaded.values().all(|tensor| tensor.dtype() == DType::F32));
     assert_eq!(loaded[EMBED].to_f64_vec(), iota(&[5, 6]).to_f64_vec());
 }
@@ -82,10 +85,17 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
     weights::save(&path, &tied, &with_head(iota(&[5, 6])), 7).unwrap();
     assert!(!safetensors::read(&path).unwrap().tensors.contains_key(HEAD));
     for head in [iota(&[5, 6]), Tensor::zeros(&[5, 6], DType::F32), f32s(&[1.0], &[1])] {
+        let same = head.to_f64_vec() == iota(&[5, 6]).to_f64_vec();
         safetensors::write(&path, &with_head(head), &[]).unwrap();
-        let loaded = weights::load(&path, &tied, &shapes(&parameters)).unwrap();
+        let mut warnings = vec![];
+        let mut keep = |warning: &str| warnings.push(warning.to_string());
+        let loaded = weights::load(&path, &tied, &shapes(&parameters), &mut keep).unwrap();
         assert_eq!(loaded.len(), 3);
+        assert_eq!(warnings.len(), usize::from(!same), "{warnings:?}");
         assert_eq!(loaded[EMBED].to_f64_vec(), iota(&[5, 6]).to_f64_vec());
     }
-    assert_says(weights::load(&path, &config(false), &shapes(&parameters)), &["1 unexpected: lm_head.weight"]);
+    assert_says(
+        weights::load(&path, &config(false), &shapes(&parameters), &mut |_| ()),
+        &["1 unexpected: lm_head.weight"],
+    );
 }
