@@ -3,7 +3,7 @@
 //! [`DType`] is the tag a tensor carries, [`Element`] ties a Rust type to its tag, and [`Float`] is what a reference
 //! operator needs of a number: it is written once and runs in `f32` and in `f64`.
 
-use crate::cpu::simd;
+use crate::cpu::simd::Number;
 use crate::tensor::Storage;
 use half::bf16;
 use std::fmt;
@@ -52,23 +52,12 @@ pub trait Element: bytemuck::Pod + Send + Sync {
 }
 
 /// A floating-point type that operators compute in: `f32` or `f64`.
-pub trait Float: Element + num_traits::Float + num_traits::NumAssign + std::iter::Sum {
+pub trait Float: Element + Number {
     fn of(value: f64) -> Self;
     fn f64(self) -> f64;
-    /// eˣ, in f32 by a polynomial that the compiler can run on a whole vector register.
-    fn exp_simd(self) -> Self;
-    fn tanh_simd(self) -> Self;
 }
 
 impl Float for f32 {
-    #[inline(always)]
-    fn exp_simd(self) -> f32 {
-        simd::exp(self)
-    }
-    #[inline(always)]
-    fn tanh_simd(self) -> f32 {
-        simd::tanh(self)
-    }
     #[inline(always)]
     fn of(value: f64) -> f32 {
         value as f32
@@ -79,12 +68,7 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    fn exp_simd(self) -> f64 {
-        self.exp()
-    }
-    fn tanh_simd(self) -> f64 {
-        self.tanh()
-    }
+    #[inline(always)]
     fn of(value: f64) -> f64 {
         value
     }

@@ -3,8 +3,7 @@
 //! A row function that carries `#[inline(always)]` is compiled for the machine's vector unit (see [`vectorize`]); without
 //! it the result is the same, only slower.
 
-use super::simd::vectorize;
-use crate::dtype::Float;
+use super::simd::{Number, vectorize};
 use rayon::prelude::*;
 
 /// Fewer elements than this are not worth waking a thread for.
@@ -14,7 +13,7 @@ const MIN_ELEMENTS: usize = 8192;
 const ROWS_PER_SUM: usize = 64;
 
 /// Calls `row(i, out_row)` for each row of `out`, in parallel.
-pub fn par_rows<F: Float>(out: &mut [F], cols: usize, row: impl Fn(usize, &mut [F]) + Sync) {
+pub fn par_rows<F: Number>(out: &mut [F], cols: usize, row: impl Fn(usize, &mut [F]) + Sync) {
     if cols == 0 {
         return;
     }
@@ -32,7 +31,7 @@ pub fn par_rows<F: Float>(out: &mut [F], cols: usize, row: impl Fn(usize, &mut [
 }
 
 /// [`par_rows`] for functions that also give one number per row, such as a norm's `rstd`.
-pub fn par_rows_with<F: Float>(
+pub fn par_rows_with<F: Number>(
     out: &mut [F],
     cols: usize,
     per_row: &mut [F],
@@ -70,7 +69,7 @@ pub fn map_rows<T: Send>(rows: usize, cols: usize, row: impl Fn(usize) -> T + Sy
 }
 
 /// The sum over `rows` rows of what `add_row(i, sum)` adds to `sum[..cols]`: gradients of gains and biases.
-pub fn sum_over_rows<F: Float>(rows: usize, cols: usize, add_row: impl Fn(usize, &mut [F]) + Sync) -> Vec<F> {
+pub fn sum_over_rows<F: Number>(rows: usize, cols: usize, add_row: impl Fn(usize, &mut [F]) + Sync) -> Vec<F> {
     let partial_sums: Vec<Vec<F>> = (0..rows.div_ceil(ROWS_PER_SUM))
         .into_par_iter()
         .with_min_len(MIN_ELEMENTS.div_ceil(ROWS_PER_SUM * cols.max(1)))
@@ -97,7 +96,7 @@ pub fn sum_over_rows<F: Float>(rows: usize, cols: usize, add_row: impl Fn(usize,
 }
 
 /// f(x) for each element, in parallel.
-pub fn map<F: Float>(x: &[F], f: impl Fn(F) -> F + Sync) -> Vec<F> {
+pub fn map<F: Number>(x: &[F], f: impl Fn(F) -> F + Sync) -> Vec<F> {
     let mut y = vec![F::zero(); x.len()];
     y.par_chunks_mut(MIN_ELEMENTS).zip(x.par_chunks(MIN_ELEMENTS)).for_each(|(y, x)| {
         vectorize(
@@ -109,7 +108,7 @@ pub fn map<F: Float>(x: &[F], f: impl Fn(F) -> F + Sync) -> Vec<F> {
 }
 
 /// f(a, b) for each pair of elements, in parallel.
-pub fn zip<F: Float>(a: &[F], b: &[F], f: impl Fn(F, F) -> F + Sync) -> Vec<F> {
+pub fn zip<F: Number>(a: &[F], b: &[F], f: impl Fn(F, F) -> F + Sync) -> Vec<F> {
     let mut y = vec![F::zero(); a.len()];
     let chunks = y.par_chunks_mut(MIN_ELEMENTS).zip(a.par_chunks(MIN_ELEMENTS)).zip(b.par_chunks(MIN_ELEMENTS));
     chunks.for_each(|((y, a), b)| {
@@ -122,7 +121,7 @@ pub fn zip<F: Float>(a: &[F], b: &[F], f: impl Fn(F, F) -> F + Sync) -> Vec<F> {
 }
 
 /// f(a, b, c) for each triple of elements, in parallel.
-pub fn zip3<F: Float>(a: &[F], b: &[F], c: &[F], f: impl Fn(F, F, F) -> F + Sync) -> Vec<F> {
+pub fn zip3<F: Number>(a: &[F], b: &[F], c: &[F], f: impl Fn(F, F, F) -> F + Sync) -> Vec<F> {
     let mut y = vec![F::zero(); a.len()];
     let ab = a.par_chunks(MIN_ELEMENTS).zip(b.par_chunks(MIN_ELEMENTS));
     y.par_chunks_mut(MIN_ELEMENTS).zip(ab).zip(c.par_chunks(MIN_ELEMENTS)).for_each(|((y, (a, b)), c)| {

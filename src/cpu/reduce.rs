@@ -1,13 +1,13 @@
 //! Sums and maxima of a row, in 16 parts side by side: more accurate than one running sum, in an order that is always the
 //! same, and in a form that the compiler can keep in vector registers.
 
-use crate::dtype::Float;
+use super::simd::Number;
 
 const LANES: usize = 16;
 
 /// Σ f(x)
 #[inline(always)]
-pub fn sum_of<F: Float>(x: &[F], f: impl Fn(F) -> F) -> F {
+pub fn sum_of<F: Number>(x: &[F], f: impl Fn(F) -> F) -> F {
     let mut partial = [F::zero(); LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -23,7 +23,7 @@ pub fn sum_of<F: Float>(x: &[F], f: impl Fn(F) -> F) -> F {
 
 /// Σ a b
 #[inline(always)]
-pub fn sum_of_products<F: Float>(a: &[F], b: &[F]) -> F {
+pub fn sum_of_products<F: Number>(a: &[F], b: &[F]) -> F {
     let mut partial = [F::zero(); LANES];
     let ((a_chunks, a_rest), (b_chunks, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     for (a, b) in a_chunks.iter().zip(b_chunks) {
@@ -39,7 +39,7 @@ pub fn sum_of_products<F: Float>(a: &[F], b: &[F]) -> F {
 
 /// The largest value, −∞ of none. NaNs are skipped: whoever then takes exp(x − max) meets them again.
 #[inline(always)]
-pub fn max_of<F: Float>(x: &[F]) -> F {
+pub fn max_of<F: Number>(x: &[F]) -> F {
     let larger = |a: F, b: F| if b > a { b } else { a };
     let mut partial = [F::neg_infinity(); LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();

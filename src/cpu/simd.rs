@@ -78,6 +78,33 @@ fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// What the row loops of this folder need of `f32` and `f64`.
+pub trait Number: num_traits::Float + num_traits::NumAssign + std::iter::Sum + Send + Sync {
+    /// eˣ, in f32 by a polynomial that the compiler can run on a whole vector register.
+    fn exp_simd(self) -> Self;
+    fn tanh_simd(self) -> Self;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn exp_simd(self) -> f32 {
+        exp(self)
+    }
+    #[inline(always)]
+    fn tanh_simd(self) -> f32 {
+        tanh(self)
+    }
+}
+
+impl Number for f64 {
+    fn exp_simd(self) -> f64 {
+        self.exp()
+    }
+    fn tanh_simd(self) -> f64 {
+        self.tanh()
+    }
+}
+
 /// e^x to about 1 ulp: x = n·ln2 + r with |r| <= ln2/2, a polynomial for e^r, then scaling by 2^n.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
