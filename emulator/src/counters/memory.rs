@@ -1,0 +1,246 @@
+//! What a warp's access costs, and what it would cost if its addresses lay as well as they can.
+//!
+//! Shared memory has 32 banks of 4 bytes; a wavefront serves one word of each bank, to all lanes that want it. Accesses
+//! of up to 4 bytes are served 32 lanes together, of 8 bytes 16, of 16 bytes 8: the ideal is one wavefront for each such
+//! group that has an active lane. A matrix of `ldmatrix` is 8 rows of 16 bytes: one wavefront.
+//! Global memory moves in sectors of 32 bytes; the ideal is the distinct bytes over 32, rounded up.
+//! (CUDA C++ Programming Guide, "Shared Memory" and "Device Memory Accesses"; Nsight Compute, "Memory Tables".)
+#![allow(clippy::needless_range_loop)] // Loops over lanes go by number.
+
+use crate::program::{LANES, Lanes32, Lanes64, Mask};
+
+const BANKS: usize = 32;
+const SECTOR: u64 = 32;
+
+/// Wavefronts, and the ideal, of an access of `bytes` a lane.
+#[inline(always)]
+pub fn shared_wavefronts(addresses: &Lanes32, active: Mask, bytes: u32) -> (u64, u64) {
+    let words = bytes.div_ceil(4).clamp(1, BANKS as u32) as usize;
+    let lanes = BANKS / words;
+    if active == Mask::MAX && bytes >= 4 && consecutive32(addresses, bytes) {
+        return (words as u64, words as u64);
+    }
+    scattered_wavefronts(addresses, active, words, lanes)
+}
+
+#[inline(always)]
+fn consecutive32(addresses: &Lanes32, bytes: u32) -> bool {
+    let mut same = addresses[0].is_multiple_of(bytes);
+    for lane in 0..LANES {
+        same &= addresses[lane] == addresses[0].wrapping_add(lane as u32 * bytes);
+    }
+    same
+}
+
+#[inline(never)]
+fn scattered_wavefronts(addresses: &Lanes32, active: Mask, words: usize, lanes: usize) -> (u64, u64) {
+    let (mut wavefronts, mut ideal) = (0, 0);
+    for first in (0..LANES).step_by(lanes) {
+        let mut wanted = [0; BANKS];
+        let mut count = 0;
+        for lane in first..first + lanes {
+            if active >> lane & 1 == 1 {
+                for word in 0..words {
+                    wanted[count] = (addresses[lane] / 4).wrapping_add(word as u32);
+                    count += 1;
+                }
+            }
+        }
+        if count > 0 {
+            wavefronts += passes(&mut wanted, count);
+            ideal += 1;
+        }
+    }
+    (wavefronts, ideal)
+}
+
+/// Serves one word a bank and pass until none of the first `count` words is left.
+fn passes(wanted: &mut [u32; BANKS], mut count: usize) -> u64 {
+    const FREE: u32 = u32::MAX; // no word has this number: addresses are four times it
+    let mut passes = 0;
+    while count > 0 {
+        passes += 1;
+        let mut served = [FREE; BANKS];
+        let mut left = 0;
+        for index in 0..count {
+            let word = wanted[index];
+            let bank = &mut served[word as usize % BANKS];
+            if *bank == FREE {
+                *bank = word;
+            } else if *bank != word {
+                wanted[left] = word;
+                left += 1;
+            }
+        }
+        count = left;
+    }
+    passes
+}
+
+/// Wavefronts, and the ideal, of `ldmatrix` or `stmatrix`: lane 8m+r gives the address of row r of matrix m.
+pub fn matrix_wavefronts(rows: &Lanes32, matrices: usize) -> (u64, u64) {
+    let active = (1u64 << (8 * matrices.min(4))) - 1;
+    scattered_wavefronts(rows, active as Mask, 4, 8)
+}
+
+/// Sectors, and the ideal, of an access of `bytes` (at most 32) a lane.
+#[inline(always)]
+pub fn global_sectors(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64) {
+    let all = LANES as u64 * bytes as u64;
+    if active == Mask::MAX && consecutive64(addresses, bytes) {
+        let first = addresses[0] / SECTOR;
+        let last = addresses[0].wrapping_add(all - 1) / SECTOR;
+        return (last.wrapping_sub(first) + 1, all.div_ceil(SECTOR));
+    }
+    scattered_sectors(addresses, active, bytes)
+}
+
+#[inline(always)]
+fn consecutive64(addresses: &Lanes64, bytes: u32) -> bool {
+    let mut same = bytes > 0;
+    for lane in 0..LANES {
+        same &= addresses[lane] == addresses[0].wrapping_add(lane as u64 * bytes as u64);
+    }
+    same
+}
+
+#[inline(never)]
+fn scattered_sectors(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64) {
+    // A hash table of sectors, each with the bytes touched in it; 32 lanes touch at most 64.
+    const SLOTS: usize = 64;
+    let mut sectors = [0; SLOTS];
+    let mut touched = [0u32; SLOTS];
+    let mut touch = |address: u64, bytes: u64| {
+        let sector = address / SECTOR;
+        let mut slot = (sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+        while touched[slot] != 0 && sectors[slot] != sector {
+            slot = (slot + 1) % SLOTS;
+        }
+        sectors[slot] = sector;
+        touched[slot] |= (u32::MAX >> (32 - bytes)) << (address % SECTOR);
+    };
+    let bytes = (bytes as u64).clamp(1, SECTOR);
+    for lane in 0..LANES {
+        if active >> lane & 1 == 1 {
+            let address = addresses[lane];
+            let here = bytes.min(SECTOR - address % SECTOR);
+            touch(address, here);
+            if here < bytes {
+                touch(address.wrapping_add(here), bytes - here);
+            }
+        }
+    }
+    let (mut count, mut distinct) = (0, 0);
+    for slot in 0..SLOTS {
+        count += (touched[slot] != 0) as u64;
+        distinct += touched[slot].count_ones() as u64;
+    }
+    (count, distinct.div_ceil(SECTOR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn lanes(f: impl Fn(u32) -> u32) -> Lanes32 {
+        std::array::from_fn(|lane| f(lane as u32))
+    }
+
+    fn wide(f: impl Fn(u64) -> u64) -> Lanes64 {
+        std::array::from_fn(|lane| f(lane as u64))
+    }
+
+    /// The definition: in each group the most distinct words of one bank.
+    fn wavefronts_model(addresses: &Lanes32, active: Mask, bytes: u32) -> (u64, u64) {
+        let group = match bytes {
+            16 => 8,
+            8 => 16,
+            _ => 32,
+        };
+        let mut totals = (0, 0);
+        for first in (0..LANES).step_by(group) {
+            let words: BTreeSet<u32> = (first..first + group)
+                .filter(|lane| active >> lane & 1 == 1)
+                .flat_map(|lane| (0..bytes.div_ceil(4)).map(move |word| addresses[lane] / 4 + word))
+                .collect();
+            let in_bank = |bank| words.iter().filter(|&&word| word % 32 == bank).count() as u64;
+            totals.0 += (0..32).map(in_bank).max().unwrap();
+            totals.1 += !words.is_empty() as u64;
+        }
+        totals
+    }
+
+    fn sectors_model(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64) {
+        let touched: BTreeSet<u64> = (0..LANES)
+            .filter(|lane| active >> lane & 1 == 1)
+            .flat_map(|lane| (0..bytes as u64).map(move |byte| addresses[lane] + byte))
+            .collect();
+        let sectors: BTreeSet<u64> = touched.iter().map(|byte| byte / 32).collect();
+        (sectors.len() as u64, (touched.len() as u64).div_ceil(32))
+    }
+
+    #[test]
+    fn known_patterns_of_shared_memory() {
+        let all = Mask::MAX;
+        assert_eq!(shared_wavefronts(&lanes(|l| 4 * l), all, 4), (1, 1));
+        assert_eq!(shared_wavefronts(&lanes(|_| 64), all, 4), (1, 1), "broadcast");
+        assert_eq!(shared_wavefronts(&lanes(|l| 8 * l), all, 4), (2, 1), "stride 2");
+        assert_eq!(shared_wavefronts(&lanes(|l| 128 * l), all, 4), (32, 1), "a column of 32 words");
+        assert_eq!(shared_wavefronts(&lanes(|l| 132 * l), all, 4), (1, 1), "padded column");
+        assert_eq!(shared_wavefronts(&lanes(|l| 2 * l), all, 2), (1, 1), "two halves of a word");
+        assert_eq!(shared_wavefronts(&lanes(|l| l), all, 1), (1, 1));
+        assert_eq!(shared_wavefronts(&lanes(|l| 8 * l), all, 8), (2, 2));
+        assert_eq!(shared_wavefronts(&lanes(|l| 16 * l), all, 16), (4, 4));
+        assert_eq!(shared_wavefronts(&lanes(|l| 128 * l), all, 16), (32, 4), "16 bytes of each row");
+        assert_eq!(shared_wavefronts(&lanes(|l| 16 * l), 0xff, 16), (1, 1), "one quarter-warp");
+        assert_eq!(shared_wavefronts(&lanes(|l| 4 * l), 0, 4), (0, 0));
+        assert_eq!(matrix_wavefronts(&lanes(|l| 128 * l), 4), (32, 4), "rows of 128 bytes");
+        assert_eq!(matrix_wavefronts(&lanes(|l| 144 * l), 2), (2, 2), "rows padded by 16 bytes");
+        assert_eq!(matrix_wavefronts(&lanes(|l| 128 * (l % 8) + 16 * (l / 8 ^ l % 8)), 4), (4, 4), "swizzled");
+        assert_eq!(matrix_wavefronts(&lanes(|l| 16 * l), 1), (1, 1));
+    }
+
+    #[test]
+    fn known_patterns_of_global_memory() {
+        let all = Mask::MAX;
+        assert_eq!(global_sectors(&wide(|l| 4096 + 4 * l), all, 4), (4, 4));
+        assert_eq!(global_sectors(&wide(|l| 4096 + 16 * l), all, 16), (16, 16));
+        assert_eq!(global_sectors(&wide(|l| 4100 + 4 * l), all, 4), (5, 4), "one word off");
+        assert_eq!(global_sectors(&wide(|_| 4096), all, 4), (1, 1), "broadcast");
+        assert_eq!(global_sectors(&wide(|l| 4096 + 128 * l), all, 4), (32, 4), "a column");
+        assert_eq!(global_sectors(&wide(|l| 4096 + 2 * l), all, 2), (2, 2));
+        assert_eq!(global_sectors(&wide(|l| 4 * (31 - l)), all, 4), (4, 4), "backwards");
+        assert_eq!(global_sectors(&wide(|l| 4 * l), 0x00ff, 4), (1, 1));
+        assert_eq!(global_sectors(&wide(|l| 4 * l), 0, 4), (0, 0));
+        assert_eq!(global_sectors(&wide(|l| u64::MAX - 3 - 4 * l), all, 4), (4, 4), "the end of the address space");
+    }
+
+    #[test]
+    fn any_pattern_agrees_with_the_definition() {
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u32
+        };
+        for round in 0..4000 {
+            let bytes = [1, 2, 4, 8, 16][round % 5];
+            let (stride, spread) = (random() % 40, [1, 4, 64, 1000][random() as usize % 4]);
+            let base = random() % 100;
+            let active = [Mask::MAX, random(), random() & random(), 0xffff][random() as usize % 4];
+            let places = lanes(|_| 0).map(|_| random() % spread);
+            let addresses = lanes(|l| (base + stride * l + places[l as usize]) * bytes);
+            assert_eq!(
+                shared_wavefronts(&addresses, active, bytes),
+                wavefronts_model(&addresses, active, bytes),
+                "{bytes} bytes, {active:#x}: {addresses:?}"
+            );
+            let addresses = wide(|l| addresses[l as usize] as u64 + (1 << 33));
+            assert_eq!(
+                global_sectors(&addresses, active, bytes),
+                sectors_model(&addresses, active, bytes),
+                "{bytes} bytes, {active:#x}: {addresses:?}"
+            );
+        }
+    }
+}

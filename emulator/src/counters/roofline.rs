@@ -1,0 +1,165 @@
+//! The least time that a card needs for a launch, and which of its units it waits for.
+//!
+//! Time ≥ work / rate for each unit on its own; the largest of these bounds is the roofline's. Rates are those of the
+//! multiprocessors that have a block. Latencies, caches' bandwidths and overlap are not modelled, so a card takes longer.
+//! Global memory counts each byte of the touched ranges once (a perfect L2 cache), and never more than the sectors moved.
+//! (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.)
+//!
+//! Occupancy: blocks that a multiprocessor holds at once, limited by threads, blocks, registers (given to warps in
+//! units of 256, a quarter of the file to each scheduler's warps) and shared memory (in units of 128 bytes).
+//! (CUDA C++ Programming Guide, "Multiprocessor Level"; the CUDA Occupancy Calculator.)
+
+use serde::Serialize;
+
+use super::Derived;
+use crate::card::Card;
+use crate::device::Launch;
+use crate::program::Program;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Roofline {
+    /// Microseconds of one launch: the largest of the limits.
+    pub microseconds: f64,
+    /// Its name.
+    pub bound: &'static str,
+    /// Every unit that has work, slowest first.
+    pub limits: Vec<Limit>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    pub unit: &'static str,
+    pub microseconds: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Occupancy {
+    pub blocks_per_multiprocessor: u32,
+    pub warps_per_multiprocessor: u32,
+    /// Of the warps that a multiprocessor can hold.
+    pub percent: f64,
+    /// What allows no more: `threads`, `blocks`, `registers`, `shared memory`.
+    pub limit: &'static str,
+}
+
+/// The bounds of `launches` launches of `blocks` blocks each; `derived` and `memory_bytes` are sums over them.
+pub fn roofline(card: &Card, derived: &Derived, memory_bytes: u64, blocks: u64, launches: u64) -> Roofline {
+    let busy = blocks.clamp(1, card.multiprocessors as u64) as f64;
+    let part = busy / card.multiprocessors as f64;
+    let clocks = busy * card.clock_khz as f64 * 1e3;
+    let peaks = [card.tensor_tflops, card.tensor_f16_tflops, card.tf32_tflops, card.int8_tops, card.tensor_f64_tflops];
+    let tensor: f64 = derived.tensor_flops.iter().zip(peaks).map(|(&flops, peak)| flops as f64 / peak).sum();
+    let memory_bytes = memory_bytes.min(32 * derived.traffic.sectors);
+    let seconds = [
+        ("tensor cores", tensor / (part * 1e12)),
+        // A packed pair of halves takes the place of one f32, and both run in the same units.
+        (
+            "f32 units",
+            (derived.float32_flops as f64 + derived.half_flops as f64 / 2.0) / (part * card.f32_tflops * 1e12),
+        ),
+        ("f64 units", derived.float64_flops as f64 / (part * card.f64_tflops * 1e12)),
+        ("special functions", derived.special_functions as f64 / (clocks * card.special_functions_per_clock as f64)),
+        // Four schedulers issue one warp instruction a clock each; shared memory serves one wavefront.
+        ("instruction issue", derived.instructions as f64 / (clocks * 4.0)),
+        ("shared memory", derived.traffic.wavefronts as f64 / clocks),
+        ("global memory", memory_bytes as f64 / (card.memory_gb_per_s * 1e9)),
+    ];
+    let mut limits: Vec<Limit> = seconds
+        .into_iter()
+        .filter(|&(_, seconds)| seconds > 0.0)
+        .map(|(unit, seconds)| Limit { unit, microseconds: seconds * 1e6 / launches.max(1) as f64 })
+        .collect();
+    limits.sort_by(|a, b| b.microseconds.total_cmp(&a.microseconds));
+    let (bound, microseconds) = limits.first().map_or(("nothing", 0.0), |limit| (limit.unit, limit.microseconds));
+    Roofline { microseconds, bound, limits }
+}
+
+/// Registers a thread: what is live at once, within what the compiler may use. ptxas decides in the end.
+pub fn estimated_registers(program: &Program) -> u32 {
+    program.live_registers.min(program.max_registers.unwrap_or(255)).clamp(16, 255)
+}
+
+/// Static and dynamic shared memory of a block.
+pub fn shared_bytes(launch: &Launch) -> u32 {
+    match launch.dynamic_shared {
+        0 => launch.kernel.static_shared,
+        dynamic => launch.kernel.dynamic_shared.saturating_add(dynamic),
+    }
+}
+
+/// How many blocks of so many threads, registers a thread and bytes of shared memory fit a multiprocessor.
+pub fn occupancy(card: &Card, threads: u32, registers: u32, shared: u32) -> Occupancy {
+    let warps = threads.div_ceil(32).max(1);
+    let warp_registers = (registers.max(1) * 32).next_multiple_of(256);
+    let warps_by_registers = card.registers_per_multiprocessor / 4 / warp_registers * 4;
+    let block_shared = (shared + card.shared_reserved_per_block).next_multiple_of(128);
+    let (blocks, limit) = [
+        (card.threads_per_multiprocessor / 32 / warps, "threads"),
+        (card.blocks_per_multiprocessor, "blocks"),
+        (warps_by_registers / warps, "registers"),
+        (card.shared_per_multiprocessor / block_shared, "shared memory"),
+    ]
+    .into_iter()
+    .min_by_key(|&(blocks, _)| blocks)
+    .expect("there are limits");
+    let resident = blocks * warps;
+    let percent = 100.0 * resident as f64 / (card.threads_per_multiprocessor / 32) as f64;
+    Occupancy { blocks_per_multiprocessor: blocks, warps_per_multiprocessor: resident, percent, limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Traffic;
+
+    fn card() -> Card {
+        Card::named("rtx4090").unwrap()
+    }
+
+    #[test]
+    fn occupancy_names_what_limits_it() {
+        let case = |threads, registers, shared| {
+            let found = occupancy(&card(), threads, registers, shared);
+            (found.blocks_per_multiprocessor, found.limit)
+        };
+        assert_eq!(case(256, 32, 0), (6, "threads"));
+        assert_eq!(case(32, 16, 0), (24, "blocks"));
+        assert_eq!(case(128, 128, 0), (4, "registers"));
+        assert_eq!(case(256, 255, 0), (1, "registers"), "8 warps of 8192 registers");
+        assert_eq!(case(128, 64, 48 << 10), (2, "shared memory"));
+        assert_eq!(case(128, 64, 101_376), (1, "shared memory"), "the opt-in limit fits once");
+        assert_eq!(case(1024, 128, 0), (0, "registers"));
+        let full = occupancy(&card(), 512, 32, 1000);
+        assert_eq!((full.warps_per_multiprocessor, full.percent), (48, 100.0));
+    }
+
+    #[test]
+    fn the_slowest_unit_binds() {
+        let flops = 165_200_000_000u64;
+        let mut derived = Derived { tensor_flops: [flops, 0, 0, 0, 0], instructions: 1, ..Derived::default() };
+        let found = roofline(&card(), &derived, 0, 1 << 20, 1);
+        assert_eq!(found.bound, "tensor cores");
+        assert!((found.microseconds - 1000.0).abs() < 1e-6, "{found:?}");
+        derived.traffic = Traffic { sectors: 1 << 40, ..Traffic::default() };
+        let found = roofline(&card(), &derived, 2_016_000_000, 1 << 20, 2);
+        assert_eq!(found.bound, "global memory");
+        assert!((found.microseconds - 1000.0).abs() < 1e-6, "per launch: {found:?}");
+        assert_eq!(found.limits.len(), 3);
+        derived.traffic.sectors = 1000;
+        let few = roofline(&card(), &derived, u64::MAX, 1 << 20, 1);
+        assert!(few.limits.iter().all(|l| l.unit != "global memory" || l.microseconds < 0.04), "bytes moved: {few:?}");
+    }
+
+    #[test]
+    fn one_block_has_one_multiprocessor() {
+        let derived = Derived { tensor_flops: [165_200_000_000 / 128, 0, 0, 0, 0], ..Derived::default() };
+        assert!((roofline(&card(), &derived, 0, 1, 1).microseconds - 1000.0).abs() < 1e-6);
+        assert!((roofline(&card(), &derived, 0, 64, 1).microseconds - 1000.0 / 64.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nothing_to_do_takes_no_time() {
+        let found = roofline(&card(), &Derived::default(), 0, 1, 1);
+        assert_eq!((found.microseconds, found.bound), (0.0, "nothing"));
+    }
+}

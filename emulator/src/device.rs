@@ -1,0 +1,311 @@
+//! The emulated device as a Rust program sees it; the driver interface stands on it.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use crate::card::Card;
+use crate::exec::grid::{Setting, run_grid};
+use crate::fault::{Code, Fault, Result};
+use crate::lower::{self, ModuleVariable};
+use crate::memory::global::Memory;
+use crate::program::Program;
+use crate::ptx::ast::Space;
+
+/// How the device runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Permutes the order of blocks and warps and the length of their time slices; 0 is launch order.
+    pub seed: u64,
+    /// Warp instructions after which a block counts as hung.
+    pub step_limit: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 0, step_limit: 1_000_000_000 }
+    }
+}
+
+pub struct Device {
+    pub card: Card,
+    pub options: Options,
+    pub(crate) memory: Memory,
+    launches: u64,
+}
+
+/// A module on the device.
+pub struct Module {
+    pub kernels: Vec<Arc<Program>>,
+    /// `.global` and `.const` variables: name to address and bytes.
+    pub variables: HashMap<String, (u64, u64)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Launch<'a> {
+    pub kernel: &'a Program,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub dynamic_shared: u32,
+    /// What `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` was set to: the opt-in above 48 KiB.
+    pub dynamic_shared_limit: u32,
+    /// The parameter buffer: `kernel.param_bytes` bytes, each parameter at its slot's offset.
+    pub params: &'a [u8],
+    /// All blocks must be resident at once.
+    pub cooperative: bool,
+}
+
+/// What a launch did.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    pub counters: crate::counters::Counters,
+    /// Global memory that the launch touched.
+    pub touched: Vec<Touched>,
+}
+
+/// A range of an allocation that a launch read or wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touched {
+    /// The allocation's first address.
+    pub allocation: u64,
+    /// First and one past the last address touched.
+    pub begin: u64,
+    pub end: u64,
+    pub written: bool,
+}
+
+/// An allocation that was never freed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leak {
+    pub address: u64,
+    pub bytes: u64,
+    pub label: String,
+}
+
+impl Device {
+    pub fn new(card: Card, options: Options) -> Device {
+        let memory = Memory::new(card.memory_bytes);
+        Device { card, options, memory, launches: 0 }
+    }
+
+    /// Device memory, uninitialised, for the context `owner`. Errors: no bytes, more than the card has.
+    pub fn alloc(&mut self, owner: u32, bytes: u64) -> Result<u64> {
+        self.memory.alloc(owner, bytes, None)
+    }
+
+    /// The same at a given address: memory that the host shares with the device.
+    pub fn alloc_at(&mut self, owner: u32, address: u64, bytes: u64) -> Result<()> {
+        self.memory.alloc_at(owner, address, bytes)
+    }
+
+    /// Frees what `alloc` gave. Errors: an address that is not the start of an allocation, one already freed, one of
+    /// another context.
+    pub fn free(&mut self, owner: u32, address: u64) -> Result<()> {
+        self.memory.free(owner, address)
+    }
+
+    /// The allocation that an address lies in: its start and bytes.
+    pub fn allocation(&self, address: u64) -> Result<(u64, u64)> {
+        match self.memory.find(address, 1) {
+            Some(index) => Ok((self.memory.allocations[index].base, self.memory.allocations[index].bytes)),
+            None => Err(Fault::new(Code::InvalidValue, self.memory.explain(address, 1).1)),
+        }
+    }
+
+    /// Host to device.
+    pub fn write(&mut self, owner: u32, address: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let index = self.memory.host_find(owner, address, bytes.len() as u64)?;
+        let found = &mut self.memory.allocations[index];
+        let offset = (address - found.base) as usize;
+        found.data[offset..offset + bytes.len()].copy_from_slice(bytes);
+        found.initialised.set(offset, bytes.len());
+        Ok(())
+    }
+
+    /// Device to host.
+    pub fn read(&self, owner: u32, address: u64, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let found = &self.memory.allocations[self.memory.host_find(owner, address, bytes.len() as u64)?];
+        let offset = (address - found.base) as usize;
+        bytes.copy_from_slice(&found.data[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    /// Device to device; the ranges may overlap. What was not initialised stays so.
+    pub fn copy(&mut self, owner: u32, to: u64, from: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let source = &self.memory.allocations[self.memory.host_find(owner, from, bytes)?];
+        let offset = (from - source.base) as usize;
+        let data = source.data[offset..offset + bytes as usize].to_vec();
+        let written = source.initialised.record(offset, bytes as usize);
+        let index = self.memory.host_find(owner, to, bytes)?;
+        let target = &mut self.memory.allocations[index];
+        let offset = (to - target.base) as usize;
+        target.data[offset..offset + data.len()].copy_from_slice(&data);
+        target.initialised.copy(offset, &written, target.bytes as usize);
+        Ok(())
+    }
+
+    /// Repeats a pattern of 1, 2 or 4 bytes `count` times.
+    pub fn fill(&mut self, owner: u32, address: u64, pattern: &[u8], count: u64) -> Result<()> {
+        let bytes = count.checked_mul(pattern.len() as u64).filter(|&bytes| bytes <= self.card.memory_bytes);
+        let Some(bytes) = bytes else {
+            let text = format!("fill of {count} × {} bytes: more than the card has", pattern.len());
+            return Err(Fault::new(Code::InvalidValue, text));
+        };
+        if bytes == 0 {
+            return Ok(());
+        }
+        if address % pattern.len() as u64 != 0 {
+            let text = format!("fill at {address:#x}: expected a multiple of {}", pattern.len());
+            return Err(Fault::new(Code::InvalidValue, text));
+        }
+        let index = self.memory.host_find(owner, address, bytes)?;
+        let found = &mut self.memory.allocations[index];
+        let offset = (address - found.base) as usize;
+        for chunk in found.data[offset..offset + bytes as usize].chunks_exact_mut(pattern.len()) {
+            chunk.copy_from_slice(pattern);
+        }
+        found.initialised.set(offset, bytes as usize);
+        Ok(())
+    }
+
+    /// Bytes free and in all.
+    pub fn memory(&self) -> (u64, u64) {
+        (self.memory.capacity - self.memory.used, self.memory.capacity)
+    }
+
+    /// Parses and lowers PTX, and places its variables.
+    pub fn load(&mut self, owner: u32, ptx: &str) -> Result<Module> {
+        let module = crate::ptx::parse(ptx)?;
+        let wanted = lower::module_variables(&module)?;
+        let mut addresses = HashMap::new();
+        for variable in &wanted {
+            let label = format!("variable `{}`", variable.name);
+            let address = self.memory.alloc(owner, variable.bytes.max(1), Some(label))?;
+            addresses.insert(variable.name.clone(), address);
+        }
+        let placed = self.place_variables(owner, &wanted, &addresses);
+        let lowered = placed.and_then(|()| lower::lower(&module, &addresses));
+        let bytes_of = wanted.iter().map(|v| (v.name.clone(), (addresses[&v.name], v.bytes)));
+        let mut module = Module { kernels: Vec::new(), variables: bytes_of.collect() };
+        match lowered {
+            Ok(kernels) => module.kernels = kernels.into_iter().map(Arc::new).collect(),
+            Err(fault) => {
+                self.unload(&module);
+                return Err(fault);
+            }
+        }
+        Ok(module)
+    }
+
+    /// Gives variables their initial values; without one they are zero.
+    fn place_variables(
+        &mut self,
+        owner: u32,
+        variables: &[ModuleVariable],
+        addresses: &HashMap<String, u64>,
+    ) -> Result<()> {
+        for variable in variables {
+            let mut data = variable.init.clone();
+            data.resize(variable.bytes.max(1) as usize, 0);
+            for (offset, symbol, addend) in &variable.patches {
+                let Some(&address) = addresses.get(symbol) else {
+                    let text = format!("variable {}: its initial value names {symbol}, which is not there", variable.name);
+                    return Err(Fault::new(Code::InvalidPtx, text));
+                };
+                let begin = *offset as usize;
+                let Some(slot) = data.get_mut(begin..begin + 8) else {
+                    let text = format!("variable {}: an address at offset {begin} does not fit", variable.name);
+                    return Err(Fault::new(Code::InvalidPtx, text));
+                };
+                slot.copy_from_slice(&address.wrapping_add_signed(*addend).to_le_bytes());
+            }
+            let address = addresses[&variable.name];
+            self.write(owner, address, &data)?;
+            let index = self.memory.host_find(owner, address, 1)?;
+            self.memory.allocations[index].constant = variable.space == Space::Const;
+        }
+        Ok(())
+    }
+
+    /// Frees a module's variables.
+    pub fn unload(&mut self, module: &Module) {
+        for &(address, _) in module.variables.values() {
+            if let Some(index) = self.memory.find(address, 1) {
+                self.memory.release(index);
+            }
+        }
+    }
+
+    /// Runs a kernel to its end; what it prints goes to standard output.
+    pub fn launch(&mut self, launch: &Launch) -> Result<Outcome> {
+        self.check_limits(launch)?;
+        let program = launch.kernel;
+        if launch.params.len() != program.param_bytes as usize {
+            let text = format!(
+                "kernel {}: {} bytes of parameters, expected {}",
+                program.name,
+                launch.params.len(),
+                program.param_bytes
+            );
+            return Err(Fault::new(Code::InvalidValue, text));
+        }
+        self.launches += 1;
+        let setting = Setting {
+            seed: self.options.seed,
+            step_limit: self.options.step_limit,
+            multiprocessors: self.card.multiprocessors,
+            resident: self.resident_blocks(launch),
+            launch: self.launches,
+        };
+        for found in &mut self.memory.allocations {
+            (found.read, found.written) = (None, None);
+        }
+        let mut output = Vec::new();
+        let ran = run_grid(&mut self.memory, launch, setting, &mut output);
+        if !output.is_empty() {
+            let mut stdout = std::io::stdout().lock();
+            // A closed standard output is the program's affair, not the launch's.
+            let _ = stdout.write_all(&output).and_then(|()| stdout.flush());
+        }
+        Ok(Outcome { counters: ran?, touched: self.touched() })
+    }
+
+    fn touched(&self) -> Vec<Touched> {
+        let mut all = Vec::new();
+        for found in &self.memory.allocations {
+            for (range, written) in [(found.read, false), (found.written, true)] {
+                if let Some((begin, end)) = range {
+                    let (begin, end) = (found.base + begin, found.base + end);
+                    all.push(Touched { allocation: found.base, begin, end, written });
+                }
+            }
+        }
+        all
+    }
+
+    /// What a context still holds, apart from its modules' variables; all its memory is freed.
+    pub fn release(&mut self, owner: u32) -> Vec<Leak> {
+        let mut leaks = Vec::new();
+        for index in 0..self.memory.allocations.len() {
+            let found = &self.memory.allocations[index];
+            if found.freed || found.owner != owner {
+                continue;
+            }
+            if !found.label.starts_with("variable ") {
+                leaks.push(Leak { address: found.base, bytes: found.bytes, label: found.label.clone() });
+            }
+            self.memory.release(index);
+        }
+        leaks
+    }
+}

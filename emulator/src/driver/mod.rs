@@ -1,0 +1,101 @@
+//! The CUDA driver interface: what a program finds when it loads `libcuda.so.1` (CUDA Driver API, version 13).
+//!
+//! `capi` has the C functions; each turns its pointers into values (`abi`) and calls a method of `Driver`, which is safe Rust.
+//! One process has one emulated device behind one lock. Work runs in the call that submits it; `order` checks that the
+//! program waits where a card would make it wait. Every error is a code with a one-line diagnosis: it is what
+//! `cuGetErrorString` gives for that code on the same thread, and a line on stderr unless `HANDGRAD_EMULATOR_QUIET` is 1.
+//!
+//! An error of a launch is returned by the launch, and once more by the next call that waits for its stream, for programs
+//! that ignore the first. The context stays usable afterwards.
+
+pub mod abi;
+mod attributes;
+mod capi;
+mod context;
+mod error;
+mod handle;
+mod host;
+mod launch;
+mod memory;
+mod module;
+mod occupancy;
+mod order;
+mod pointer;
+mod report;
+mod state;
+mod stream;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use abi::Handle;
+use state::Driver;
+
+use crate::fault::{Code, Fault, Result};
+
+static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+
+thread_local! {
+    /// The thread's stack of current contexts.
+    static CONTEXTS: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+    /// Whether the thread runs a function that the driver calls, which may not call the driver.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// `CUDA_SUCCESS`
+const SUCCESS: u32 = 0;
+
+/// Runs a driver call: locks the device, turns an error into its code, and keeps panics from crossing into C.
+fn call(name: &'static str, body: impl FnOnce(&mut Driver) -> Result<()>) -> u32 {
+    locked(name, |slot| match slot {
+        Some(driver) => body(driver),
+        None => Err(Fault::new(Code::NotInitialized, format!("{name} before cuInit"))),
+    })
+}
+
+fn locked(name: &'static str, body: impl FnOnce(&mut Option<Driver>) -> Result<()>) -> u32 {
+    if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
+        let message = format!("{name} is called from a host function: those may not call the driver");
+        return failed(name, &Fault::new(Code::NotPermitted, message), true);
+    }
+    let mut slot = DRIVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let result = catch_unwind(AssertUnwindSafe(|| body(&mut slot))).unwrap_or_else(|panic| Err(from_panic(&*panic)));
+    let Err(fault) = result else { return SUCCESS };
+    let mut is_new = true;
+    if let Some(driver) = slot.as_mut() {
+        is_new = !std::mem::take(&mut driver.repeated);
+        if is_new {
+            driver.report.finding(name, &fault);
+        }
+    }
+    drop(slot);
+    failed(name, &fault, is_new)
+}
+
+fn failed(name: &str, fault: &Fault, print: bool) -> u32 {
+    error::remember(fault);
+    if print {
+        tell(&format!("{name}: {fault}"));
+    }
+    fault.code as u32
+}
+
+/// A line on stderr.
+fn tell(text: &str) {
+    if std::env::var_os("HANDGRAD_EMULATOR_QUIET").is_none_or(|value| value != "1") {
+        eprintln!("cuda-emulator: {text}");
+    }
+}
+
+fn from_panic(panic: &(dyn std::any::Any + Send)) -> Fault {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    Fault::new(Code::Unknown, format!("internal error of the emulator: {}", text.unwrap_or("no message")))
+}
+
+/// Runs a function of the program, which may not call the driver meanwhile.
+fn host_function(body: impl FnOnce()) {
+    let _ = IN_HOST_FUNCTION.try_with(|inside| inside.set(true));
+    body();
+    let _ = IN_HOST_FUNCTION.try_with(|inside| inside.set(false));
+}

@@ -1,0 +1,98 @@
+//! `ldmatrix` and `stmatrix`: 8×8 matrices of 16-bit elements, each row at an address that one lane gives.
+//! (PTX ISA, "ldmatrix", "stmatrix".)
+
+use super::Ran;
+use super::access::{Request, Uninitialised, addresses};
+use super::diagnose::Place;
+use super::interpret::Run;
+use super::warp::{Warp, describe_lanes};
+use crate::counters::matrix_wavefronts;
+use crate::fault::Code;
+use crate::program::{Address, Class, LANES, LOCAL_WINDOW, Lanes32, Mask, Reg, SHARED_WINDOW};
+use crate::warp_ops::{matrix_fragment, matrix_rows};
+
+/// Bytes of a row.
+const ROW: u32 = 16;
+
+impl Run<'_> {
+    pub fn load_matrix(&mut self, warp: &mut Warp, at: Place, address: Address, to: &[Reg], transposed: bool) -> Ran<()> {
+        let rows = self.row_offsets(warp, at, address, to.len(), false)?;
+        let mut staging = [[0; 16]; LANES];
+        let mut missing = Uninitialised::default();
+        let request = Request { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
+        for lane in 0..8 * to.len() {
+            self.read_shared_bytes(&request, lane, rows[lane] as usize, &mut staging, &mut missing)?;
+        }
+        let mut missing_of = [0; 4];
+        for (matrix, &reg) in to.iter().enumerate() {
+            let mut block = [[0; 16]; 8];
+            block.copy_from_slice(&staging[8 * matrix..8 * matrix + 8]);
+            warp.registers.set32(reg, matrix_fragment(&block, transposed), warp.alive());
+            if missing.lanes != 0 {
+                missing_of[matrix] = self.missing_fragment(&rows[8 * matrix..8 * matrix + 8], transposed);
+            }
+        }
+        self.taint_loaded(warp, at, warp.alive(), Class::R32, to, &missing_of, missing.place);
+        Ok(())
+    }
+
+    pub fn store_matrix(
+        &mut self,
+        warp: &mut Warp,
+        at: Place,
+        address: Address,
+        from: &[Reg],
+        transposed: bool,
+    ) -> Ran<()> {
+        let rows = self.row_offsets(warp, at, address, from.len(), true)?;
+        let request = Request { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
+        for (matrix, &reg) in from.iter().enumerate() {
+            let block = matrix_rows(warp.registers.get32(reg), transposed);
+            for (row, bytes) in block.iter().enumerate() {
+                let lane = 8 * matrix + row;
+                self.write_shared_bytes(&request, lane, rows[lane] as usize, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shared offset of each row: lane 8m+r gives row r of matrix m.
+    fn row_offsets(&mut self, warp: &Warp, at: Place, address: Address, matrices: usize, written: bool) -> Ran<Lanes32> {
+        let givers = ((1u64 << (8 * matrices)) - 1) as Mask;
+        let absent = givers & !warp.alive();
+        if absent != 0 {
+            let text = format!("the rows' addresses come from {}, which exited or never existed", describe_lanes(absent));
+            return Err(self.fault(Code::LaunchFailed, at, 0, text));
+        }
+        let mut offsets = [0; LANES];
+        for (lane, &address) in addresses(warp, address).iter().enumerate().take(8 * matrices) {
+            let address =
+                if (SHARED_WINDOW..LOCAL_WINDOW).contains(&address) { address - SHARED_WINDOW } else { address };
+            let offset = self.shared_offset(at, lane, address, ROW, written)?;
+            if offset % ROW as usize != 0 {
+                let text = format!("misaligned: a row of 16 bytes at shared address {offset:#x}");
+                return Err(self.fault(Code::MisalignedAddress, at, lane as u32, text));
+            }
+            offsets[lane] = offset as u32;
+        }
+        let (wavefronts, ideal) = matrix_wavefronts(&offsets, matrices);
+        self.counters.count_shared(at.pc, wavefronts, ideal);
+        Ok(offsets)
+    }
+
+    /// The lanes whose elements of a matrix are not initialised.
+    #[inline(never)]
+    fn missing_fragment(&self, rows: &[u32], transposed: bool) -> Mask {
+        let known = |row: usize, column: usize| self.shared.initialised.has(rows[row] as usize + 2 * column, 2);
+        let mut missing = 0;
+        for lane in 0..LANES {
+            let (group, pair) = (lane / 4, lane % 4 * 2);
+            let (a, b) = match transposed {
+                false => (known(group, pair), known(group, pair + 1)),
+                true => (known(pair, group), known(pair + 1, group)),
+            };
+            missing |= (!(a && b) as u32) << lane;
+        }
+        missing
+    }
+}

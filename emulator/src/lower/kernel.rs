@@ -1,0 +1,332 @@
+//! One kernel: walks its statements, opens and closes scopes, and hands each instruction to the file that knows it.
+
+use std::collections::HashMap;
+
+use crate::alu::Alu;
+use crate::fault::{Code, Fault};
+use crate::lower::labels::Labels;
+use crate::lower::lines::Lines;
+use crate::lower::operands::{Operands, Symbol};
+use crate::lower::problem::{Outcome, Problem, invalid, unsupported};
+use crate::lower::registers;
+use crate::lower::text;
+use crate::lower::variables::{self, Shared};
+use crate::program::{Frame, Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
+use crate::ptx::ast::{self, Function, Module, Operand, Space, Statement, Type, Variable};
+use crate::warp_ops::WarpOp;
+
+/// The most instructions of a kernel, and the most statements that are walked to make them: inlining doubles at each
+/// level of a chain in which every function calls the next one twice.
+const CODE_LIMIT: usize = 1 << 20;
+/// Scopes and calls inside one another.
+const DEPTH_LIMIT: usize = 200;
+/// Local memory of a thread (CUDA C++ Programming Guide, "Technical Specifications").
+const LOCAL_LIMIT: u64 = 512 << 10;
+
+pub struct Lowering<'a> {
+    pub functions: &'a HashMap<&'a str, &'a Function>,
+    kernel: &'a Function,
+    pub operands: Operands,
+    pub labels: Labels<'a>,
+    pub lines: Lines<'a>,
+    pub code: Vec<Instruction>,
+    shared: Shared<'a>,
+    /// End of the local memory in use, and the most that was.
+    local: u64,
+    local_most: u64,
+    /// Of the instruction being lowered.
+    pub guard: Option<Guard>,
+    pub line: u32,
+    /// The calls that are being inlined, outermost first.
+    pub calls: Vec<Call<'a>>,
+    depth: usize,
+    walked: usize,
+}
+
+/// A call that is being inlined.
+pub struct Call<'a> {
+    pub function: &'a Function,
+    /// The label behind the call.
+    pub end: u32,
+    /// The call's place in the source, and that of the calls around it.
+    pub frames: Vec<Frame>,
+}
+
+/// Lowers one kernel of a module.
+pub fn lower<'a>(
+    module: &'a Module,
+    functions: &'a HashMap<&'a str, &'a Function>,
+    addresses: &HashMap<String, u64>,
+    kernel: &'a Function,
+) -> Result<Program, Fault> {
+    let whole = |reason: String| {
+        let (name, line) = (&kernel.name, kernel.line);
+        Fault::new(Code::InvalidPtx, format!("kernel {name}, PTX line {line}: {reason}"))
+    };
+    let shared = Shared::place(module, functions, kernel).map_err(whole)?;
+    let (params, param_bytes) = variables::parameters(&kernel.params).map_err(whole)?;
+    let mut lowering = Lowering {
+        functions,
+        kernel,
+        operands: Operands::default(),
+        labels: Labels::default(),
+        lines: Lines::new(module),
+        code: Vec::new(),
+        shared,
+        local: 0,
+        local_most: 0,
+        guard: None,
+        line: 0,
+        calls: Vec::new(),
+        depth: 0,
+        walked: 0,
+    };
+    lowering.declare_outside(module, addresses, &params).map_err(whole)?;
+    lowering.statements(kernel.body.as_deref().unwrap_or_default()).map_err(|problem| match problem {
+        Problem::Here(code, reason) => Fault { code, ..whole(reason) },
+        Problem::Placed(fault) => fault,
+    })?;
+    lowering.finish(params, param_bytes).map_err(whole)
+}
+
+impl<'a> Lowering<'a> {
+    /// Declares the module's variables, and the kernel's parameters in a scope of their own, which calls do not see.
+    fn declare_outside(
+        &mut self,
+        module: &'a Module,
+        addresses: &HashMap<String, u64>,
+        params: &[ParamSlot],
+    ) -> Result<(), String> {
+        self.operands.push_scope();
+        self.functions.keys().for_each(|name| self.operands.declare(name, Symbol::Function));
+        for variable in &module.variables {
+            if matches!(variable.space, Space::Global | Space::Const) {
+                let name = &variable.name;
+                let (bytes, _) = variables::size(variable)?;
+                let &address = addresses.get(name).ok_or_else(|| format!("variable {name} was given no address"))?;
+                self.operands.declare(name, Symbol::Variable { space: variable.space, address, bytes });
+            }
+        }
+        self.shared.declare(&mut self.operands)?;
+        self.operands.push_scope();
+        for slot in params {
+            let (address, bytes) = (slot.offset as u64, slot.bytes as u64);
+            self.operands.declare(&slot.name, Symbol::Variable { space: Space::Param, address, bytes });
+        }
+        Ok(())
+    }
+
+    /// Lowers the statements of a scope.
+    pub fn statements(&mut self, statements: &'a [Statement]) -> Outcome<()> {
+        self.depth += 1;
+        if self.depth > DEPTH_LIMIT {
+            return unsupported(format!("scopes and calls lie more than {DEPTH_LIMIT} deep in one another"));
+        }
+        self.operands.push_scope();
+        self.labels.open(statements)?;
+        let local = self.local;
+        for statement in statements {
+            self.statement(statement)?;
+        }
+        // What a scope or an inlined call kept in local memory is free for the next one.
+        self.local = local;
+        self.labels.close();
+        self.operands.pop_scope();
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn statement(&mut self, statement: &'a Statement) -> Outcome<()> {
+        self.walked += 1;
+        if self.code.len() > CODE_LIMIT || self.walked > CODE_LIMIT {
+            return unsupported(format!("the code has more than {CODE_LIMIT} instructions after inlining all calls"));
+        }
+        match statement {
+            Statement::Registers { ty, name, count } => Ok(self.operands.declare_registers(*ty, name, *count)?),
+            Statement::Variable(variable) => self.variable(variable),
+            Statement::Label(name) => {
+                let label = self.labels.find(name)?;
+                self.labels.place(label, self.code.len());
+                Ok(())
+            }
+            Statement::Scope(inner) => self.statements(inner),
+            Statement::BranchTargets { .. } => Ok(()),
+            Statement::Instruction(instruction) => self.placed(instruction),
+        }
+    }
+
+    /// A variable declared inside a function.
+    fn variable(&mut self, variable: &'a Variable) -> Outcome<()> {
+        let name = &variable.name;
+        let (bytes, _) = variables::size(variable)?;
+        let symbol = match variable.space {
+            Space::Shared => {
+                let address = self.shared.inner(variable);
+                let address = address.ok_or_else(|| format!("shared variable {name} was not placed"))?;
+                Symbol::Variable { space: Space::Shared, address, bytes }
+            }
+            Space::Local => Symbol::Variable { space: Space::Local, address: self.allocate_local(variable)?, bytes },
+            Space::Param => Symbol::Slot { address: self.allocate_local(variable)?, bytes },
+            Space::Global | Space::Const | Space::Generic => {
+                return unsupported(format!("variable {name}: .global and .const inside a function are not supported"));
+            }
+        };
+        self.operands.declare(name, symbol);
+        Ok(())
+    }
+
+    /// Local memory for a variable until its scope ends.
+    pub fn allocate_local(&mut self, variable: &Variable) -> Outcome<u64> {
+        let (bytes, align) = variables::size(variable)?;
+        let address = self.local.next_multiple_of(align);
+        self.local = address + bytes;
+        self.local_most = self.local_most.max(self.local);
+        if self.local > LOCAL_LIMIT {
+            return invalid(format!(
+                "{} needs {} bytes of local memory a thread, the limit is {LOCAL_LIMIT}",
+                variable.name, self.local
+            ));
+        }
+        Ok(address)
+    }
+
+    pub fn local_end(&self) -> u64 {
+        self.local
+    }
+
+    pub fn release_local(&mut self, end: u64) {
+        self.local = end;
+    }
+
+    /// Lowers an instruction; an error gets its place.
+    fn placed(&mut self, instruction: &'a ast::Instruction) -> Outcome<()> {
+        self.instruction(instruction).map_err(|problem| match problem {
+            Problem::Here(code, reason) => Problem::Placed(self.fault(instruction, code, &reason)),
+            placed => placed,
+        })
+    }
+
+    fn fault(&self, instruction: &ast::Instruction, code: Code, reason: &str) -> Fault {
+        let inside = self.calls.last().map(|call| format!(", function {}", call.function.name)).unwrap_or_default();
+        let (name, line) = (&self.kernel.name, instruction.line);
+        let text = text::instruction(instruction);
+        Fault::new(code, format!("kernel {name}{inside}, PTX line {line}: {text} {reason}"))
+    }
+
+    fn instruction(&mut self, instruction: &'a ast::Instruction) -> Outcome<()> {
+        let outer = self.calls.last().map_or(&[][..], |call| &call.frames);
+        self.line = self.lines.add(instruction, outer);
+        self.guard = match &instruction.guard {
+            Some(guard) => {
+                let pred = self.operands.read(&Operand::Name(guard.predicate.clone()), Type::Pred)?;
+                Some(Guard { pred, negated: guard.negated })
+            }
+            None => None,
+        };
+        match instruction.opcode.as_str() {
+            "ld" | "ldu" => self.load(instruction),
+            "st" => self.store(instruction),
+            "atom" | "red" => self.atomic(instruction),
+            "cp" => self.copy_async(instruction),
+            "ldmatrix" => self.load_matrix(instruction),
+            "stmatrix" => self.store_matrix(instruction),
+            "membar" | "fence" => self.fence(instruction),
+            "bar" | "barrier" => self.barrier(instruction),
+            "prefetch" | "prefetchu" | "discard" | "applypriority" | "nanosleep" | "pragma" | "griddepcontrol" => {
+                self.hint(instruction)
+            }
+            "exit" | "ret" | "trap" | "brkpt" => self.leave(instruction),
+            "bra" | "brx" => self.branch(instruction),
+            "call" => self.call(instruction),
+            "cvta" => self.convert_address(instruction),
+            "isspacep" => self.is_space(instruction),
+            "mov" if self.clock(instruction)? => Ok(()),
+            _ => self.others(instruction),
+        }
+    }
+
+    /// Warp operations and arithmetic.
+    fn others(&mut self, instruction: &ast::Instruction) -> Outcome<()> {
+        if let Some(op) = WarpOp::lower(instruction, &mut self.operands)? {
+            self.emit(Op::Warp(op));
+        } else if let Some(op) = Alu::lower(instruction, &mut self.operands)? {
+            self.emit(Op::Alu(op));
+        } else {
+            return unsupported("the instruction is not known");
+        }
+        Ok(())
+    }
+
+    /// Appends an operation under the guard and the line of the instruction being lowered.
+    pub fn emit(&mut self, op: Op) {
+        self.code.push(Instruction { guard: self.guard, op, line: self.line });
+    }
+
+    /// Appends an arithmetic instruction that the PTX does not have, on registers and numbers.
+    pub fn arithmetic(&mut self, form: &str, parts: &[Part]) -> Outcome<()> {
+        self.operands.push_scope();
+        let mut words = form.split('.').map(str::to_string);
+        let mut operands = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            operands.push(match *part {
+                Part::Register(ty, reg) => {
+                    let name = format!("%%{index}");
+                    self.operands.declare(&name, Symbol::Register { ty, reg });
+                    Operand::Name(name)
+                }
+                Part::Number(value) => Operand::Int(value),
+            });
+        }
+        let instruction = ast::Instruction {
+            guard: None,
+            opcode: words.next().unwrap_or_default(),
+            modifiers: words.collect(),
+            operands,
+            line: 0,
+            source: None,
+        };
+        let lowered = self.others(&instruction);
+        self.operands.pop_scope();
+        lowered
+    }
+
+    fn finish(mut self, params: Vec<ParamSlot>, param_bytes: u32) -> Result<Program, String> {
+        let ends = self.code.last().is_some_and(|last| {
+            last.guard.is_none()
+                && matches!(last.op, Op::Exit | Op::Trap | Op::Branch { .. } | Op::BranchIndexed { .. })
+        });
+        if !ends || self.labels.reach(self.code.len()) {
+            let line = SourceLine { frames: Vec::new(), ptx_line: self.kernel.line, form: "exit".to_string() };
+            let line = self.code.last().map_or_else(|| self.lines.insert(line), |last| last.line);
+            self.code.push(Instruction { guard: None, op: Op::Exit, line });
+        }
+        self.labels.resolve(&mut self.code)?;
+        let presets = self.operands.presets();
+        let packed = registers::allocate(&mut self.code, self.operands.counts, &presets)?;
+        Ok(Program {
+            name: self.kernel.name.clone(),
+            code: self.code,
+            lines: self.lines.table(),
+            registers: packed.registers,
+            presets: packed.presets,
+            undefined: packed.undefined,
+            params,
+            param_bytes,
+            static_shared: self.shared.bytes,
+            dynamic_shared: self.shared.dynamic,
+            local_bytes: self.local_most as u32,
+            max_threads: self.kernel.max_threads,
+            required_threads: self.kernel.required_threads,
+            min_blocks: self.kernel.min_blocks,
+            max_registers: self.kernel.max_registers,
+            live_registers: packed.live_registers,
+        })
+    }
+}
+
+/// An operand of an instruction that lowering adds.
+#[derive(Debug, Clone, Copy)]
+pub enum Part {
+    Register(Type, Reg),
+    Number(i64),
+}

@@ -1,0 +1,80 @@
+//! Which bytes of a memory were ever written.
+
+/// Initialised bytes of one allocation.
+#[derive(Debug, Clone)]
+pub enum Initialised {
+    /// All of them: nothing to look up.
+    All,
+    /// One byte of record for each byte of memory (1: written), and how many are still 0.
+    Some { written: Vec<u8>, missing: usize },
+}
+
+impl Initialised {
+    pub fn none(bytes: usize) -> Initialised {
+        Initialised::Some { written: vec![0; bytes], missing: bytes }
+    }
+
+    #[inline(always)]
+    pub fn set(&mut self, offset: usize, bytes: usize) {
+        if let Initialised::Some { written, missing } = self {
+            if bytes == written.len() {
+                *self = Initialised::All;
+                return;
+            }
+            for byte in &mut written[offset..offset + bytes] {
+                *missing -= (*byte == 0) as usize;
+                *byte = 1;
+            }
+            if *missing == 0 {
+                *self = Initialised::All;
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub fn has(&self, offset: usize, bytes: usize) -> bool {
+        match self {
+            Initialised::All => true,
+            Initialised::Some { written, .. } => written[offset..offset + bytes].iter().all(|&byte| byte == 1),
+        }
+    }
+
+    /// The record of a range: 1 for each byte written.
+    pub fn record(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        match self {
+            Initialised::All => vec![1; bytes],
+            Initialised::Some { written, .. } => written[offset..offset + bytes].to_vec(),
+        }
+    }
+
+    /// Replaces the record of a range.
+    pub fn copy(&mut self, offset: usize, record: &[u8], total: usize) {
+        if record.iter().all(|&byte| byte == 1) {
+            return self.set(offset, record.len());
+        }
+        if matches!(self, Initialised::All) {
+            *self = Initialised::Some { written: vec![1; total], missing: 0 };
+        }
+        if let Initialised::Some { written, missing } = self {
+            for (byte, &new) in written[offset..].iter_mut().zip(record) {
+                *missing = *missing + (new == 0) as usize - (*byte == 0) as usize;
+                *byte = new;
+            }
+        }
+    }
+
+    /// Forgets everything (shared and local memory of the next block).
+    pub fn reset(&mut self, bytes: usize) {
+        match self {
+            Initialised::Some { written, missing } => {
+                written.clear();
+                written.resize(bytes, 0);
+                *missing = bytes;
+            }
+            Initialised::All => *self = Initialised::none(bytes),
+        }
+        if bytes == 0 {
+            *self = Initialised::All;
+        }
+    }
+}

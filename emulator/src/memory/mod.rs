@@ -1,0 +1,7 @@
+//! The memories of the device, and the records that the checks keep of them.
+
+pub mod clock;
+pub mod global;
+pub mod init;
+pub mod shadow;
+pub mod shared;
