@@ -55,7 +55,8 @@ fn check_text(planted: &Planted, fault: &Fault) {
     let text = &fault.message;
     assert_eq!(fault.code, planted.code, "{kernel}: {text}");
     assert!(!text.contains('\n'), "{kernel}: more than a line: {text}");
-    let places: Vec<String> = marked(file, kernel).iter().map(|line| format!("kernel {kernel}, {file}:{line},")).collect();
+    let places: Vec<String> =
+        marked(file, kernel).iter().map(|line| format!("kernel {kernel}, {file}:{line},")).collect();
     assert!(places.iter().any(|place| text.contains(place)), "{kernel}: expected one of {places:?} in: {text}");
     let mut says: Vec<String> = planted.says.iter().map(|s| s.to_string()).collect();
     says.extend(planted.block.map(|block| format!("block ({block},0,0), thread")));
@@ -244,7 +245,11 @@ fn uninitialised_address() {
         let index = gpu.alloc::<i32>(128)?;
         gpu.write(index, &[7i32; 100])?;
         let (x, y) = (gpu.upload(&[1.0f32; 8])?, gpu.alloc::<f32>(128)?);
-        gpu.launch(kernel, shape(2, 64), &[index, x, y].map(Arg::Pointer).into_iter().chain([Arg::I32(128)]).collect::<Vec<_>>())
+        gpu.launch(
+            kernel,
+            shape(2, 64),
+            &[index, x, y].map(Arg::Pointer).into_iter().chain([Arg::I32(128)]).collect::<Vec<_>>(),
+        )
     });
 }
 

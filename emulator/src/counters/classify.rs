@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use crate::alu::Alu;
+use crate::alu::float::{Arithmetic, Float, Kind, Operation};
 use crate::program::Op;
 use crate::ptx::ast::Space;
 use crate::warp_ops::{MmaForm, WarpOp};
@@ -123,6 +124,108 @@ pub fn tensor_work(op: &Op) -> Option<(TensorRate, u64)> {
 fn alu(op: &Alu) -> (Class, u32) {
     match op {
         Alu::Integer(_) => (Class::Integer, 0),
-        Alu::Float(_) => (Class::Float32, 0),
+        Alu::Float(Float::Convert(_)) => (Class::Convert, 0),
+        Alu::Float(Float::Arithmetic(op)) => arithmetic(op),
+    }
+}
+
+fn arithmetic(op: &Arithmetic) -> (Class, u32) {
+    use Operation::{
+        Abs, Add, CopySign, Cos, Div, Ex2, Fma, Lg2, Max, Min, Mul, Neg, Rcp, Rsqrt, Sin, Sqrt, Sub, Tanh,
+    };
+    let (special, operations) = match op.operation {
+        Fma => (false, 2),
+        Add | Sub | Mul => (false, 1),
+        Neg | Abs | Min | Max | CopySign => (false, 0),
+        Div | Sqrt | Rcp | Rsqrt | Sin | Cos | Lg2 | Ex2 | Tanh => (true, 0),
+    };
+    let class = match op.kind {
+        // No special-function unit works in f64: these are sequences of ordinary instructions.
+        Kind::Double => Class::Float64,
+        _ if special => Class::SpecialFunction,
+        Kind::Single => Class::Float32,
+        Kind::Half | Kind::Bfloat => Class::Half,
+    };
+    (class, if op.packed { 2 * operations } else { operations })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::operands::Operands;
+    use crate::program::{Address, Reg, Value};
+    use crate::ptx::ast::{Instruction, Operand, Type};
+
+    fn lowered(form: &str, operands: &[&str]) -> Op {
+        let mut names = Operands::default();
+        names.push_scope();
+        for (ty, name) in
+            [(Type::B32, "%r"), (Type::F32, "%f"), (Type::F64, "%fd"), (Type::B16, "%rs"), (Type::Pred, "%p")]
+        {
+            names.declare_registers(ty, name, Some(16)).unwrap();
+        }
+        let mut words = form.split('.').map(String::from);
+        let instruction = Instruction {
+            guard: None,
+            opcode: words.next().unwrap(),
+            modifiers: words.collect(),
+            operands: operands
+                .iter()
+                .map(|text| match text.strip_prefix('{') {
+                    Some(inner) => Operand::Vector(inner.split(' ').map(|name| Operand::Name(name.into())).collect()),
+                    None => Operand::Name(text.to_string()),
+                })
+                .collect(),
+            line: 1,
+            source: None,
+        };
+        match Alu::lower(&instruction, &mut names).unwrap() {
+            Some(alu) => Op::Alu(alu),
+            None => Op::Warp(WarpOp::lower(&instruction, &mut names).unwrap().expect("an operation")),
+        }
+    }
+
+    #[test]
+    fn flops_of_a_lane() {
+        for (form, operands, class, flops) in [
+            ("fma.rn.f32", vec!["%f0", "%f1", "%f2", "%f3"], Class::Float32, 2),
+            ("add.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 1),
+            ("mul.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 1),
+            ("max.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 0),
+            ("fma.rn.f64", vec!["%fd0", "%fd1", "%fd2", "%fd3"], Class::Float64, 2),
+            ("fma.rn.bf16x2", vec!["%r0", "%r1", "%r2", "%r3"], Class::Half, 4),
+            ("add.f16", vec!["%rs0", "%rs1", "%rs2"], Class::Half, 1),
+            ("ex2.approx.ftz.f32", vec!["%f0", "%f1"], Class::SpecialFunction, 0),
+            ("rsqrt.approx.f32", vec!["%f0", "%f1"], Class::SpecialFunction, 0),
+            ("cvt.rn.f32.s32", vec!["%f0", "%r1"], Class::Convert, 0),
+            ("shfl.sync.bfly.b32", vec!["%r0", "%r1", "%r2", "%r3", "%r4"], Class::WarpExchange, 0),
+        ] {
+            assert_eq!(classify(&lowered(form, &operands)), (class, flops), "{form}");
+        }
+    }
+
+    #[test]
+    fn work_of_tensor_cores() {
+        let four = "{%f0 %f1 %f2 %f3";
+        let op = lowered(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+            &[four, "{%r0 %r1 %r2 %r3", "{%r4 %r5", four],
+        );
+        assert_eq!(classify(&op), (Class::TensorCore, 0));
+        assert_eq!(tensor_work(&op), Some((TensorRate::Half, 4096)));
+        assert_eq!(tensor_work(&Op::Exit), None);
+    }
+
+    #[test]
+    fn memory_goes_by_its_space() {
+        let (value, address) =
+            (Value { bytes: 4, signed: false, wide: false }, Address { base: Reg(0), wide: true, offset: 0 });
+        let load = |space| classify(&Op::Load { space, value, address, to: vec![Reg(1)], strong: false }).0;
+        assert_eq!(load(Space::Generic), Class::GlobalLoad);
+        assert_eq!(load(Space::Shared), Class::SharedLoad);
+        assert_eq!(load(Space::Param), Class::Constant);
+        let store = Op::Store { space: Space::Local, value, address, from: vec![Reg(1)], strong: false };
+        assert_eq!(classify(&store).0, Class::Local);
+        assert_eq!(classify(&Op::CopyAsyncCommit).0, Class::CopyAsync);
     }
 }

@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(shared_wavefronts(&lanes(|l| 4 * l), 0, 4), (0, 0));
         assert_eq!(matrix_wavefronts(&lanes(|l| 128 * l), 4), (32, 4), "rows of 128 bytes");
         assert_eq!(matrix_wavefronts(&lanes(|l| 144 * l), 2), (2, 2), "rows padded by 16 bytes");
-        assert_eq!(matrix_wavefronts(&lanes(|l| 128 * (l % 8) + 16 * (l / 8 ^ l % 8)), 4), (4, 4), "swizzled");
+        assert_eq!(matrix_wavefronts(&lanes(|l| 128 * (l % 8) + 16 * ((l / 8) ^ (l % 8))), 4), (4, 4), "swizzled");
         assert_eq!(matrix_wavefronts(&lanes(|l| 16 * l), 1), (1, 1));
     }
 

@@ -326,3 +326,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -317,7 +317,7 @@ impl Run<'_> {
         missing: &mut Uninitialised,
     ) -> Ran<()> {
         let bytes = request.bytes as usize;
-        if !self.shared.pending.is_empty() && self.shared.pending[offset..offset + bytes].iter().any(|&p| p != 0) {
+        if self.shared.is_pending(offset, bytes) {
             return Err(self.read_too_early(request.at, lane as u32, offset, bytes));
         }
         copy(&mut staging[lane], &self.shared.data[offset..], request.bytes);

@@ -82,7 +82,7 @@ impl Run<'_> {
                 return Err(self.fault(Code::IllegalAddress, at, lane as u32, text));
             }
         };
-        if space == Space::Shared && self.shared.pending.get(offset..offset + bytes).is_some_and(|p| p.iter().any(|&p| p != 0)) {
+        if space == Space::Shared && self.shared.is_pending(offset, bytes) {
             return Err(self.read_too_early(at, lane as u32, offset, bytes));
         }
         let found = &mut self.memory.allocations.get_mut(index);

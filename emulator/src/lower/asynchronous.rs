@@ -71,7 +71,7 @@ impl Lowering<'_> {
             _ => {}
         }
         let predicate = match self.operands.register(source)? {
-            Some((ty, reg)) if ty == Type::Pred => Some(reg),
+            Some((Type::Pred, reg)) => Some(reg),
             _ => None,
         };
         let Some(predicate) = predicate else { return Ok(Some(self.operands.read(source, Type::U32)?)) };
@@ -82,7 +82,7 @@ impl Lowering<'_> {
             Part::Number(bytes as i64),
             Part::Register(Type::Pred, predicate),
         ];
-        self.arithmetic("selp.b32", &parts)?;
+        self.unguarded("selp.b32", &parts)?;
         Ok(Some(size))
     }
 

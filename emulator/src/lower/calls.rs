@@ -130,8 +130,7 @@ impl<'a> Lowering<'a> {
         results: &[Bound<'a>],
         arguments: &[Bound<'a>],
     ) -> Outcome<()> {
-        let mut frames = self.lines.frames(instruction.source.as_deref());
-        frames.extend(self.calls.iter().rev().take(1).flat_map(|call| call.frames.iter().cloned()));
+        let chain = self.lines.chain(instruction, self.chain());
         let end = self.labels.fresh();
         let (operands, labels) = (self.operands.suspend(), self.labels.suspend());
         let line = self.line;
@@ -140,7 +139,7 @@ impl<'a> Lowering<'a> {
             let (bytes, _) = variables::size(bound.formal)?;
             self.operands.declare(&bound.formal.name, Symbol::Slot { address: bound.address, bytes });
         }
-        self.calls.push(Call { function, end, frames });
+        self.calls.push(Call { function, end, chain });
         self.statements(body)?;
         self.calls.pop();
         self.operands.resume(operands);

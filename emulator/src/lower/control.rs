@@ -136,24 +136,24 @@ impl Lowering<'_> {
     /// What has no effect on values. Operands must still exist.
     pub fn hint(&mut self, instruction: &Instruction) -> Outcome<()> {
         let form = words(instruction);
-        let known = match (instruction.opcode.as_str(), &form[..]) {
-            ("prefetch", ["L1" | "L2"] | ["global" | "local", "L1" | "L2"]) => true,
-            ("prefetch", ["global", "L2::evict_last" | "L2::evict_normal"]) => true,
-            ("prefetchu", ["L1"]) => true,
-            ("discard", ["L2"] | ["global", "L2"]) => true,
-            ("applypriority", ["L2::evict_normal"] | ["global", "L2::evict_normal"]) => true,
-            ("nanosleep", ["u32"]) => true,
-            ("griddepcontrol", ["launch_dependents" | "wait"]) => true,
-            ("pragma", _) => true,
-            _ => false,
-        };
+        let known = matches!(
+            (instruction.opcode.as_str(), &form[..]),
+            ("prefetch", ["L1" | "L2"] | ["global" | "local", "L1" | "L2"])
+                | ("prefetch", ["global", "L2::evict_last" | "L2::evict_normal"])
+                | ("prefetchu", ["L1"])
+                | ("discard", ["L2"] | ["global", "L2"])
+                | ("applypriority", ["L2::evict_normal"] | ["global", "L2::evict_normal"])
+                | ("nanosleep", ["u32"])
+                | ("griddepcontrol", ["launch_dependents" | "wait"])
+                | ("pragma", _)
+        );
         if !known {
             return unsupported("this form is not known");
         }
         for operand in &instruction.operands {
             match (operand, instruction.opcode.as_str()) {
                 (Operand::Address { .. }, _) => {
-                    let space = match form[0] {
+                    let space = match form.first().copied().unwrap_or_default() {
                         "global" => Space::Global,
                         "local" => Space::Local,
                         _ => Space::Generic,
@@ -195,9 +195,11 @@ impl Lowering<'_> {
 
     fn upper_clock(&mut self, to: Reg) -> Outcome<()> {
         let whole = self.operands.scratch(Class::R64);
+        let guard = self.guard.take();
         self.emit(Op::ReadClock { to: whole, wide: true });
+        self.guard = guard;
         let whole = Part::Register(Type::U64, whole);
-        self.arithmetic("shr.u64", &[whole, whole, Part::Number(32)])?;
+        self.unguarded("shr.u64", &[whole, whole, Part::Number(32)])?;
         self.arithmetic("cvt.u32.u64", &[Part::Register(Type::U32, to), whole])
     }
 }

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use crate::alu::Alu;
 use crate::fault::{Code, Fault};
 use crate::lower::labels::Labels;
-use crate::lower::lines::Lines;
+use crate::lower::lines::{Lines, NO_CALLS};
 use crate::lower::operands::{Operands, Symbol};
 use crate::lower::problem::{Outcome, Problem, invalid, unsupported};
 use crate::lower::registers;
 use crate::lower::text;
 use crate::lower::variables::{self, Shared};
-use crate::program::{Frame, Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
+use crate::program::{Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
 use crate::ptx::ast::{self, Function, Module, Operand, Space, Statement, Type, Variable};
 use crate::warp_ops::WarpOp;
 
@@ -48,8 +48,8 @@ pub struct Call<'a> {
     pub function: &'a Function,
     /// The label behind the call.
     pub end: u32,
-    /// The call's place in the source, and that of the calls around it.
-    pub frames: Vec<Frame>,
+    /// The call's place in the source, and that of the calls around it: a number of `Lines`.
+    pub chain: u32,
 }
 
 /// Lowers one kernel of a module.
@@ -190,6 +190,11 @@ impl<'a> Lowering<'a> {
         Ok(address)
     }
 
+    /// The calls that the current instruction is inlined through.
+    pub fn chain(&self) -> u32 {
+        self.calls.last().map_or(NO_CALLS, |call| call.chain)
+    }
+
     pub fn local_end(&self) -> u64 {
         self.local
     }
@@ -214,8 +219,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn instruction(&mut self, instruction: &'a ast::Instruction) -> Outcome<()> {
-        let outer = self.calls.last().map_or(&[][..], |call| &call.frames);
-        self.line = self.lines.add(instruction, outer);
+        self.line = self.lines.add(instruction, self.chain());
         self.guard = match &instruction.guard {
             Some(guard) => {
                 let pred = self.operands.read(&Operand::Name(guard.predicate.clone()), Type::Pred)?;
@@ -262,6 +266,15 @@ impl<'a> Lowering<'a> {
         self.code.push(Instruction { guard: self.guard, op, line: self.line });
     }
 
+    /// Appends arithmetic on registers that only lowering uses. All lanes do it, whatever the guard says: a guarded
+    /// write would not end the life of an old value.
+    pub fn unguarded(&mut self, form: &str, parts: &[Part]) -> Outcome<()> {
+        let guard = self.guard.take();
+        let appended = self.arithmetic(form, parts);
+        self.guard = guard;
+        appended
+    }
+
     /// Appends an arithmetic instruction that the PTX does not have, on registers and numbers.
     pub fn arithmetic(&mut self, form: &str, parts: &[Part]) -> Outcome<()> {
         self.operands.push_scope();
@@ -297,7 +310,7 @@ impl<'a> Lowering<'a> {
         });
         if !ends || self.labels.reach(self.code.len()) {
             let line = SourceLine { frames: Vec::new(), ptx_line: self.kernel.line, form: "exit".to_string() };
-            let line = self.code.last().map_or_else(|| self.lines.insert(line), |last| last.line);
+            let line = self.code.last().map_or_else(|| self.lines.push(line), |last| last.line);
             self.code.push(Instruction { guard: None, op: Op::Exit, line });
         }
         self.labels.resolve(&mut self.code)?;
@@ -306,7 +319,7 @@ impl<'a> Lowering<'a> {
         Ok(Program {
             name: self.kernel.name.clone(),
             code: self.code,
-            lines: self.lines.table(),
+            lines: self.lines.table,
             registers: packed.registers,
             presets: packed.presets,
             undefined: packed.undefined,

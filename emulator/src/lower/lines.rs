@@ -9,34 +9,59 @@ use crate::ptx::source;
 #[derive(Debug)]
 pub struct Lines<'a> {
     module: &'a Module,
-    known: HashMap<SourceLine, u32>,
+    pub table: Vec<SourceLine>,
+    /// Numbers by instruction and by the calls it was inlined through; two such pairs seldom have equal lines.
+    known: HashMap<(*const Instruction, u32), u32>,
+    /// The chains of calls that instructions are inlined through.
+    chains: Vec<Vec<Frame>>,
+    chain_numbers: HashMap<Vec<Frame>, u32>,
 }
+
+/// Instructions of the kernel itself.
+pub const NO_CALLS: u32 = 0;
 
 impl<'a> Lines<'a> {
     pub fn new(module: &'a Module) -> Lines<'a> {
-        Lines { module, known: HashMap::new() }
+        Lines {
+            module,
+            table: Vec::new(),
+            known: HashMap::new(),
+            chains: vec![Vec::new()],
+            chain_numbers: HashMap::from([(Vec::new(), NO_CALLS)]),
+        }
     }
 
-    /// The number of an instruction's line; `outer` are the frames of the calls it was inlined through.
-    pub fn add(&mut self, instruction: &Instruction, outer: &[Frame]) -> u32 {
-        let mut frames = self.frames(instruction.source.as_deref());
-        frames.extend_from_slice(outer);
-        self.insert(SourceLine { frames, ptx_line: instruction.line, form: instruction.form() })
+    /// The number of an instruction's line, inlined through a chain of calls.
+    pub fn add(&mut self, instruction: &'a Instruction, chain: u32) -> u32 {
+        let key = (instruction as *const Instruction, chain);
+        if let Some(&number) = self.known.get(&key) {
+            return number;
+        }
+        let frames = self.frames(instruction.source.as_deref(), chain);
+        let number = self.push(SourceLine { frames, ptx_line: instruction.line, form: instruction.form() });
+        self.known.insert(key, number);
+        number
     }
 
-    pub fn insert(&mut self, line: SourceLine) -> u32 {
-        let next = self.known.len() as u32;
-        *self.known.entry(line).or_insert(next)
+    pub fn push(&mut self, line: SourceLine) -> u32 {
+        self.table.push(line);
+        self.table.len() as u32 - 1
+    }
+
+    /// The number of the chain that ends in this call.
+    pub fn chain(&mut self, call: &Instruction, outer: u32) -> u32 {
+        let frames = self.frames(call.source.as_deref(), outer);
+        let next = self.chains.len() as u32;
+        *self.chain_numbers.entry(frames).or_insert_with_key(|frames| {
+            self.chains.push(frames.clone());
+            next
+        })
     }
 
     /// Innermost first.
-    pub fn frames(&self, location: Option<&Location>) -> Vec<Frame> {
-        location.map(|location| source::frames(self.module, location)).unwrap_or_default()
-    }
-
-    pub fn table(self) -> Vec<SourceLine> {
-        let mut table: Vec<(u32, SourceLine)> = self.known.into_iter().map(|(line, number)| (number, line)).collect();
-        table.sort_unstable_by_key(|&(number, _)| number);
-        table.into_iter().map(|(_, line)| line).collect()
+    fn frames(&self, location: Option<&Location>, chain: u32) -> Vec<Frame> {
+        let mut frames = location.map(|location| source::frames(self.module, location)).unwrap_or_default();
+        frames.extend_from_slice(&self.chains[chain as usize]);
+        frames
     }
 }

@@ -1,7 +1,7 @@
 //! AST to program: every `.entry` of a module becomes flat code over numbered registers.
 //!
-//! `kernel` walks a kernel's statements and inlines calls (`calls`); `memory`, `asynchronous`, `control` and `windows`
-//! lower the instructions that are neither arithmetic (`alu`) nor warp operations (`warp_ops`); `variables` places
+//! `kernel` walks a kernel's statements and inlines calls (`calls`); `memory` (with `modifiers`), `asynchronous`, `control`
+//! and `windows` lower the instructions that are neither arithmetic (`alu`) nor warp operations (`warp_ops`); `variables` places
 //! variables; `labels` resolves branches; `liveness` and `registers` pack the registers.
 
 mod asynchronous;
@@ -12,6 +12,7 @@ mod labels;
 mod lines;
 pub mod liveness;
 mod memory;
+mod modifiers;
 pub mod operands;
 mod problem;
 pub mod registers;

@@ -18,7 +18,7 @@ const STRONG: u64 = 1;
 const SEVERAL_LANES: u64 = 1;
 const SEVERAL_WARPS: u64 = 2;
 const SEVERAL_BLOCKS: u64 = 3;
-const FLAGS: u64 = 3;
+const FLAGS: u64 = 3; // SEVERAL_BLOCKS is the greatest: comparisons rely on the order
 
 impl Stamp {
     #[inline(always)]
@@ -94,20 +94,26 @@ impl Shadow {
     /// Notes that `bytes` at `offset` are read, and says which unordered write it meets.
     #[inline(always)]
     pub fn note_read(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
-        let (first, last) = (offset >> self.shift, (offset + bytes - 1) >> self.shift);
-        let mut conflict = None;
-        for (i, &write) in self.write[first..=last].iter().enumerate() {
-            if write.time() >= access.floor && unordered_write(write, access) {
-                conflict = conflict.or(Some(Conflict { earlier: write, wrote: true, granule: first + i }));
-            }
-        }
+        let (first, end) = (offset >> self.shift, ((offset + bytes - 1) >> self.shift) + 1);
+        let (writes, reads) = (&self.write[first..end], &mut self.read[first..end]);
+        let floor = (access.floor as u64) << 32;
+        let newest = |stamps: &[Stamp]| stamps.iter().fold(0, |newest: u64, stamp| newest.max(stamp.0));
+        let conflict = if newest(writes) >= floor { unordered_among(writes, first, access) } else { None };
         if access.strong {
             return conflict;
         }
         let stamp = Stamp::new(access.launch.now, access.pc, access.thread, 0);
-        for read in &mut self.read[first..=last] {
-            let flags = if read.time() >= access.floor { several(*read, access) } else { 0 };
-            *read = Stamp(stamp.0 | flags);
+        if newest(reads) < floor {
+            reads.fill(stamp);
+            return conflict;
+        }
+        for read in reads {
+            if read.0 < floor {
+                *read = stamp;
+            } else if read.flags() < SEVERAL_WARPS || read.time() < access.block.since {
+                *read = Stamp(stamp.0 | several(*read, access));
+            }
+            // Otherwise other warps or blocks read it too since the last barrier: one more makes no difference.
         }
         conflict
     }
@@ -115,21 +121,34 @@ impl Shadow {
     /// Notes that `bytes` at `offset` are written, and says which unordered read or write it meets.
     #[inline(always)]
     pub fn note_write(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
-        let (first, last) = (offset >> self.shift, (offset + bytes - 1) >> self.shift);
-        let stamp = Stamp::new(access.launch.now, access.pc, access.thread, access.strong as u64 * STRONG);
-        let mut conflict = None;
-        for granule in first..=last {
-            let (write, read) = (self.write[granule], self.read[granule]);
-            if write.time() >= access.floor && unordered_write(write, access) {
-                conflict = conflict.or(Some(Conflict { earlier: write, wrote: true, granule }));
-            }
-            if read.time() >= access.floor && unordered_read(read, access) {
-                conflict = conflict.or(Some(Conflict { earlier: read, wrote: false, granule }));
-            }
-            self.write[granule] = stamp;
+        let (first, end) = (offset >> self.shift, ((offset + bytes - 1) >> self.shift) + 1);
+        let (writes, reads) = (&mut self.write[first..end], &self.read[first..end]);
+        let floor = (access.floor as u64) << 32;
+        let mut newest = 0;
+        for (write, read) in writes.iter().zip(reads) {
+            newest = newest.max(write.0).max(read.0);
         }
+        let conflict = if newest >= floor {
+            let read = || {
+                let unordered = |read: &Stamp| read.time() >= access.floor && unordered_read(*read, access);
+                let at = reads.iter().position(unordered)?;
+                Some(Conflict { earlier: reads[at], wrote: false, granule: first + at })
+            };
+            unordered_among(writes, first, access).or_else(read)
+        } else {
+            None
+        };
+        writes.fill(Stamp::new(access.launch.now, access.pc, access.thread, access.strong as u64 * STRONG));
         conflict
     }
+}
+
+/// The first write of a range that is not ordered before the access.
+#[inline(never)]
+fn unordered_among(writes: &[Stamp], first: usize, access: &Access) -> Option<Conflict> {
+    let unordered = |write: &Stamp| write.time() >= access.floor && unordered_write(*write, access);
+    let at = writes.iter().position(unordered)?;
+    Some(Conflict { earlier: writes[at], wrote: true, granule: first + at })
 }
 
 #[inline(always)]

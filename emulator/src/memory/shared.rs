@@ -8,8 +8,7 @@ pub struct Shared {
     pub data: Vec<u8>,
     pub initialised: Initialised,
     pub shadow: Shadow,
-    /// For kernels with `cp.async`: bytes that a copy not yet waited for will write hold 1 + the copy's index in `copies`
-    /// modulo 255; 0 is none.
+    /// For kernels with `cp.async`: how many copies not yet waited for will write each byte.
     pub pending: Vec<u8>,
 }
 
@@ -22,6 +21,18 @@ impl Shared {
         self.shadow.fit(bytes, shift);
         self.pending.clear();
         self.pending.resize(if asynchronous { bytes } else { 0 }, 0);
+    }
+}
+
+impl Shared {
+    /// Whether a copy not yet waited for will write some of these bytes.
+    #[inline(always)]
+    pub fn is_pending(&self, offset: usize, bytes: usize) -> bool {
+        match self.pending.get(offset..offset + bytes) {
+            None => false,
+            Some(pending) if bytes == 16 => pending != [0; 16],
+            Some(pending) => pending.iter().any(|&copies| copies != 0),
+        }
     }
 }
 

@@ -242,7 +242,8 @@ fn matches() {
 #[test]
 fn reductions() {
     let wrapping: fn(i64, i64) -> i64 = |x, y| (x as u32).wrapping_add(y as u32) as i64;
-    let cases: [(&str, bool, fn(i64, i64) -> i64); 9] = [
+    type Case = (&'static str, bool, fn(i64, i64) -> i64);
+    let cases: [Case; 9] = [
         ("add.u32", false, wrapping),
         ("add.s32", true, wrapping),
         ("min.u32", false, i64::min),

@@ -267,5 +267,10 @@ pub fn rope(length: usize, first_position: i32) -> Case {
     };
     // powf may differ from libm's in the last place, which large positions multiply.
     let absolute = 1e-6 + 3e-7 * (first_position as f64 + length as f64);
-    Case::new(format!("rope {length} from {first_position}"), "rope.cu", vec![near("x", y, absolute, 0.0)], Box::new(run))
+    Case::new(
+        format!("rope {length} from {first_position}"),
+        "rope.cu",
+        vec![near("x", y, absolute, 0.0)],
+        Box::new(run),
+    )
 }

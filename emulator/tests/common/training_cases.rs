@@ -32,7 +32,8 @@ pub fn cross_entropy_bf16(rows: usize, vocabulary: usize) -> Case {
     let targets = targets(rows, vocabulary);
     let scale = 1.0;
     let (loss, lse, slope) = cross_entropy(&wide_bf16(&logits), &targets, scale as f64, vocabulary);
-    let expected = vec![near("loss", loss, 1e-5, 2e-6), near("lse", lse, 1e-5, 2e-6), near("slope", slope, 1e-7, 4.1e-3)];
+    let expected =
+        vec![near("loss", loss, 1e-5, 2e-6), near("lse", lse, 1e-5, 2e-6), near("slope", slope, 1e-7, 4.1e-3)];
     let run = move |gpu: &mut Gpu| {
         let (x, t) = (gpu.upload(&logits)?, gpu.upload(&targets)?);
         let (loss, lse) = (gpu.alloc::<f32>(rows)?, gpu.alloc::<f32>(rows)?);
@@ -126,7 +127,8 @@ pub fn rms_norm(rows: usize, width: usize, blocks: usize) -> Case {
         let dgain = gpu.alloc::<f32>(width)?;
         let args = [&[x, gain, y, scale].map(Arg::Pointer)[..], &[i32_arg(width), Arg::F32(epsilon)]].concat();
         gpu.launch("rms_norm_forward", shape(rows, 64), &args)?;
-        let args = [&[x, gain, scale, dy, dx, partial].map(Arg::Pointer)[..], &[i32_arg(rows), i32_arg(width)]].concat();
+        let args =
+            [&[x, gain, scale, dy, dx, partial].map(Arg::Pointer)[..], &[i32_arg(rows), i32_arg(width)]].concat();
         gpu.launch("rms_norm_backward", shape(blocks, 96).shared(width * 4), &args)?;
         let args = [Arg::Pointer(partial), Arg::Pointer(dgain), i32_arg(blocks), i32_arg(width)];
         gpu.launch("rms_norm_gain", shape_3d([width.div_ceil(32), 1, 1], [32, 8, 1]), &args)?;
@@ -179,11 +181,11 @@ pub fn silu(n: usize) -> Case {
 /// x·clamp(g, −1, 1) + x + 0 in packed arithmetic: the products with zero are exact, so one rounding remains.
 pub fn gate_f16(pairs: usize) -> Case {
     let mut rng = Rng::new(27);
-    let mut draw = |scale: f32| -> Vec<f16> {
-        rng.uniforms(2 * pairs).iter().map(|x| f16::from_f32(x * scale)).collect()
-    };
+    let mut draw =
+        |scale: f32| -> Vec<f16> { rng.uniforms(2 * pairs).iter().map(|x| f16::from_f32(x * scale)).collect() };
     let (x, g) = (draw(1.0), draw(2.0));
-    let y = x.iter().zip(&g).map(|(x, g)| f16::from_f64(x.to_f64() * g.to_f64().clamp(-1.0, 1.0) + x.to_f64()).to_f64());
+    let y =
+        x.iter().zip(&g).map(|(x, g)| f16::from_f64(x.to_f64() * g.to_f64().clamp(-1.0, 1.0) + x.to_f64()).to_f64());
     let expected = vec![exact("y", y.collect())];
     let run = move |gpu: &mut Gpu| {
         let (x, g, y) = (gpu.upload(&x)?, gpu.upload(&g)?, gpu.alloc::<f16>(2 * pairs)?);

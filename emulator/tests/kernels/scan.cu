@@ -6,7 +6,7 @@
 
 namespace {
 
-__device__ __forceinline__ int warp_scan(int x, volatile int *slots) {
+__device__ __forceinline__ int warp_scan(int x, int *slots) {
     int lane = threadIdx.x % 32;
     slots[lane] = x;
     __syncwarp();  // all slots are written

@@ -1,0 +1,53 @@
+//! How fast the interpreter runs with all its checks, on one core: milliseconds and lane instructions a second of real
+//! kernels. `cargo bench -p cuda-emulator`; a word as argument picks the kernels whose names contain it.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::attention_cases::attention;
+use common::cases::{Case, scan, softmax};
+use common::gpu::Gpu;
+use common::matmul_cases::{matmul_bf16, matmul_f32};
+use common::nvcc::{O3, ptx};
+use common::training_cases::cross_entropy_f32;
+
+const TIME: Duration = Duration::from_secs(2);
+
+fn main() {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    println!("{:36} {:>9} {:>12} {:>16}", "kernel", "ms", "warp instr.", "G lane instr./s");
+    for case in [
+        matmul_bf16(3, 256, 256, 256),
+        attention(1, 256, 4, 96),
+        matmul_f32(128, 128, 128),
+        cross_entropy_f32(8, 32_000),
+        softmax(256, 1024),
+        scan(65_536, 256),
+    ] {
+        if case.name.contains(&filter) {
+            measure(&case);
+        }
+    }
+}
+
+/// The best of many runs, copies to and from the device included.
+fn measure(case: &Case) {
+    let text = ptx(&format!("kernels/{}", case.source), O3);
+    let mut gpu = Gpu::new(&text, 0).unwrap();
+    case.check(&(case.run)(&mut gpu).unwrap(), 1.0);
+    let (mut best, begin) = (Duration::MAX, Instant::now());
+    while begin.elapsed() < TIME {
+        let mut gpu = Gpu::new(&text, 0).unwrap();
+        let start = Instant::now();
+        (case.run)(&mut gpu).unwrap();
+        best = best.min(start.elapsed());
+    }
+    let (warps, lanes) = gpu.outcomes.iter().fold((0, 0), |(warps, lanes), outcome| {
+        let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+        (warps + sum(&outcome.counters.executed), lanes + sum(&outcome.counters.lanes))
+    });
+    let rate = lanes as f64 / best.as_secs_f64() / 1e9;
+    println!("{:36} {:9.2} {:12} {:16.2}", case.name, best.as_secs_f64() * 1e3, warps, rate);
+}

@@ -1,0 +1,64 @@
+//! Every form that nvcc makes of the kernels, under every set of flags, is known to the emulator: whole files load, and
+//! nothing of their code is lost on the way.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::gpu::Gpu;
+use common::nvcc::{ALL_FLAGS, ptx, source_path};
+use cuda_emulator::ptx::ast::{Instruction, Statement};
+use cuda_emulator::ptx::parse;
+
+fn sources(directory: &str) -> Vec<String> {
+    let files = std::fs::read_dir(source_path(directory)).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = files.map(|name| name.into_string().unwrap()).filter(|n| n.ends_with(".cu")).collect();
+    names.sort();
+    names.iter().map(|name| format!("{directory}/{name}")).collect()
+}
+
+fn instructions<'a>(body: &'a [Statement], out: &mut Vec<&'a Instruction>) {
+    for statement in body {
+        match statement {
+            Statement::Instruction(instruction) => out.push(instruction),
+            Statement::Scope(inner) => instructions(inner, out),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn all_files_load_with_all_flags() {
+    let mut forms = BTreeSet::new();
+    for source in sources("kernels").iter().chain(&sources("faults")) {
+        for flags in ALL_FLAGS {
+            let text = ptx(source, flags);
+            let title = format!("{source} {}", flags.join(" "));
+            let gpu = Gpu::new(&text, 0).unwrap_or_else(|fault| panic!("{title}: {fault}"));
+            let entries = text.matches(".entry ").count();
+            assert_eq!(gpu.module.kernels.len(), entries, "{title}: kernels");
+
+            let module = parse(&text).unwrap();
+            let mut all = vec![];
+            module.functions.iter().filter_map(|f| f.body.as_deref()).for_each(|body| instructions(body, &mut all));
+            for opcode in
+                ["bar.sync", "mma.sync", "ldmatrix.sync", "st.global", "ld.shared", "atom.", "shfl.sync", "bra"]
+            {
+                let written = text.lines().filter(|line| has_opcode(line, opcode)).count();
+                let parsed = all.iter().filter(|i| i.form().starts_with(opcode)).count();
+                assert_eq!(parsed, written, "{title}: {opcode}");
+            }
+            forms.extend(all.iter().map(|instruction| instruction.form()));
+        }
+    }
+    println!("{} forms", forms.len());
+    assert!(forms.len() > 250, "only {} forms were met: {forms:?}", forms.len());
+}
+
+/// Whether a line of PTX holds an instruction: at its start, after a guard, or after the brace of inline assembly.
+fn has_opcode(line: &str, opcode: &str) -> bool {
+    let line = line.trim_start().trim_start_matches('{').trim_start();
+    let line =
+        if line.starts_with('@') { line.split_once(char::is_whitespace).map_or("", |(_, rest)| rest) } else { line };
+    line.trim_start().starts_with(opcode)
+}
