@@ -1,17 +1,17 @@
 //! How fast the interpreter runs with all its checks, on one core: milliseconds and lane instructions a second of real
 //! kernels. `cargo bench -p cuda-emulator`; a word as argument picks the kernels whose names contain it.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::time::{Duration, Instant};
 
-use common::attention_cases::attention;
-use common::cases::{Case, scan, softmax};
-use common::gpu::Gpu;
-use common::matmul_cases::{matmul_bf16, matmul_f32};
-use common::nvcc::{O3, ptx};
-use common::training_cases::cross_entropy_f32;
+use support::attention_cases::attention;
+use support::cases::{Case, scan, softmax};
+use support::gpu::Gpu;
+use support::matmul_cases::{matmul_bf16, matmul_f32};
+use support::nvcc::{O3, ptx};
+use support::training_cases::cross_entropy_f32;
 
 const TIME: Duration = Duration::from_secs(2);
 

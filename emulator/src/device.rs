@@ -219,7 +219,8 @@ impl Device {
             data.resize(variable.bytes.max(1) as usize, 0);
             for (offset, symbol, addend) in &variable.patches {
                 let Some(&address) = addresses.get(symbol) else {
-                    let text = format!("variable {}: its initial value names {symbol}, which is not there", variable.name);
+                    let text =
+                        format!("variable {}: its initial value names {symbol}, which is not there", variable.name);
                     return Err(Fault::new(Code::InvalidPtx, text));
                 };
                 let begin = *offset as usize;

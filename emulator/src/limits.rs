@@ -75,7 +75,8 @@ impl Device {
         let (fixed, dynamic) = (program.static_shared, launch.dynamic_shared);
         if fixed > self.card.shared_per_block {
             let most = self.card.shared_per_block;
-            let text = format!("kernel {}: {fixed} bytes of static shared memory, the card allows {most}", program.name);
+            let text =
+                format!("kernel {}: {fixed} bytes of static shared memory, the card allows {most}", program.name);
             return Err(Fault::new(Code::InvalidValue, text));
         }
         let total = shared_bytes(program, dynamic);

@@ -52,11 +52,7 @@ impl Registers {
         if active == Mask::MAX {
             *target = value;
         } else {
-            for lane in 0..LANES {
-                if active >> lane & 1 == 1 {
-                    target[lane] = value[lane];
-                }
-            }
+            blend(target, &value, active);
         }
     }
 
@@ -67,11 +63,7 @@ impl Registers {
         if active == Mask::MAX {
             *target = value;
         } else {
-            for lane in 0..LANES {
-                if active >> lane & 1 == 1 {
-                    target[lane] = value[lane];
-                }
-            }
+            blend(target, &value, active);
         }
     }
 
@@ -96,6 +88,12 @@ impl Registers {
     pub fn get_pred(&self, r: Reg) -> Mask {
         self.pred[r.0 as usize]
     }
+}
+
+/// Copies the active lanes. Kept out of line: it would otherwise be compiled into every arithmetic instruction.
+#[inline(never)]
+fn blend<T: Copy>(target: &mut [T; LANES], value: &[T; LANES], active: Mask) {
+    *target = crate::alu::lanes::select(active, value, target);
 }
 
 /// How an instruction uses a register.
@@ -128,40 +126,97 @@ pub struct Instruction {
 pub enum Op {
     Alu(Alu),
     Warp(WarpOp),
-    Load { space: Space, value: Value, address: Address, to: Vec<Reg>, strong: bool },
-    Store { space: Space, value: Value, address: Address, from: Vec<Reg>, strong: bool },
+    Load {
+        space: Space,
+        value: Value,
+        address: Address,
+        to: Vec<Reg>,
+        strong: bool,
+    },
+    Store {
+        space: Space,
+        value: Value,
+        address: Address,
+        from: Vec<Reg>,
+        strong: bool,
+    },
     /// `atom`, and `red` where `to` is `None`.
-    Atomic { space: Space, function: Atomic, address: Address, to: Option<Reg>, b: Reg, c: Option<Reg> },
+    Atomic {
+        space: Space,
+        function: Atomic,
+        address: Address,
+        to: Option<Reg>,
+        b: Reg,
+        c: Option<Reg>,
+    },
     /// `cp.async`: copies `bytes` from global to shared memory; the data appears at the wait. `source_bytes` (a 32-bit
     /// register) of them come from memory, the rest are zeros.
-    CopyAsync { shared: Address, global: Address, bytes: u32, source_bytes: Option<Reg> },
+    CopyAsync {
+        shared: Address,
+        global: Address,
+        bytes: u32,
+        source_bytes: Option<Reg>,
+    },
     CopyAsyncCommit,
     /// `cp.async.wait_group N`; `None` is `wait_all`.
-    CopyAsyncWait { pending: Option<u32> },
+    CopyAsyncWait {
+        pending: Option<u32>,
+    },
     /// `ldmatrix`: `to` has 1, 2 or 4 registers; lane 8m+r gives the address of row r of matrix m.
-    LoadMatrix { address: Address, to: Vec<Reg>, transposed: bool },
+    LoadMatrix {
+        address: Address,
+        to: Vec<Reg>,
+        transposed: bool,
+    },
     /// `stmatrix`, the same the other way.
-    StoreMatrix { address: Address, from: Vec<Reg>, transposed: bool },
+    StoreMatrix {
+        address: Address,
+        from: Vec<Reg>,
+        transposed: bool,
+    },
     /// `membar`, `fence`.
     Fence,
     /// `bar.sync`, `barrier.sync`, `bar.arrive`, `bar.red`.
     Barrier(Barrier),
     /// `bar.warp.sync MEMBERMASK`.
-    WarpBarrier { members: Reg },
-    Branch { target: u32 },
+    WarpBarrier {
+        members: Reg,
+    },
+    Branch {
+        target: u32,
+    },
     /// `brx.idx`: jumps to `targets[index]`.
-    BranchIndexed { index: Reg, targets: Vec<u32> },
+    BranchIndexed {
+        index: Reg,
+        targets: Vec<u32>,
+    },
     /// `exit`, and `ret` of a kernel.
     Exit,
     Trap,
     /// `call vprintf`: addresses (64-bit registers) of the format and of the packed arguments.
-    Printf { format: Reg, arguments: Reg, to: Reg },
+    Printf {
+        format: Reg,
+        arguments: Reg,
+        to: Reg,
+    },
     /// `call __assertfail`: addresses of message and file, the line, the address of the function's name.
-    AssertFail { message: Reg, file: Reg, line: Reg, function: Reg },
+    AssertFail {
+        message: Reg,
+        file: Reg,
+        line: Reg,
+        function: Reg,
+    },
     /// `%clock`, `%clock64`, `%globaltimer`: counted in instructions, so that runs repeat.
-    ReadClock { to: Reg, wide: bool },
+    ReadClock {
+        to: Reg,
+        wide: bool,
+    },
     /// `isspacep`: whether a generic address (a 64-bit register) lies in a space.
-    IsSpace { space: Space, to: Reg, from: Reg },
+    IsSpace {
+        space: Space,
+        to: Reg,
+        from: Reg,
+    },
     /// `prefetch`, `discard`, `pragma`, `nanosleep`: what has no effect on values.
     Nop,
 }

@@ -1,14 +1,14 @@
 //! Every form that nvcc makes of the kernels, under every set of flags, is known to the emulator: whole files load, and
 //! nothing of their code is lost on the way.
 
-mod common;
+mod support;
 
 use std::collections::BTreeSet;
 
-use common::gpu::Gpu;
-use common::nvcc::{ALL_FLAGS, ptx, source_path};
 use cuda_emulator::ptx::ast::{Instruction, Statement};
 use cuda_emulator::ptx::parse;
+use support::gpu::Gpu;
+use support::nvcc::{ALL_FLAGS, ptx, source_path};
 
 fn sources(directory: &str) -> Vec<String> {
     let files = std::fs::read_dir(source_path(directory)).unwrap().map(|entry| entry.unwrap().file_name());

@@ -1,13 +1,13 @@
 //! Mutated PTX of real kernels: it loads and runs or it fails with a code and one line; the process never panics, and no
 //! run takes long. The seed of each trial is printed if it does.
 
-mod common;
+mod support;
 
-use common::Rng;
-use common::gpu::Gpu;
-use common::nvcc::{O3, ptx};
 use cuda_emulator::device::{Launch, Options};
 use cuda_emulator::fault::Fault;
+use support::Rng;
+use support::gpu::Gpu;
+use support::nvcc::{O3, ptx};
 
 const SOURCES: [&str; 7] = [
     "kernels/activations.cu",

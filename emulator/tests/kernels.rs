@@ -1,14 +1,14 @@
 //! Real kernels on the emulated device: the results are those of plain Rust, the checks find nothing, and no order of
 //! blocks and warps changes a bit.
 
-mod common;
+mod support;
 
-use common::attention_cases::{attention, decode_attention};
-use common::cases::*;
-use common::gpu::Gpu;
-use common::matmul_cases::{matmul_bf16, matmul_f16_warp, matmul_f32, matmul_tf32_warp};
-use common::nvcc::{ALL_FLAGS, FAST_MATH, O3, ptx};
-use common::training_cases::*;
+use support::attention_cases::{attention, decode_attention};
+use support::cases::*;
+use support::gpu::Gpu;
+use support::matmul_cases::{matmul_bf16, matmul_f16_warp, matmul_f32, matmul_tf32_warp};
+use support::nvcc::{ALL_FLAGS, FAST_MATH, O3, ptx};
+use support::training_cases::*;
 
 /// Every case under several orders; the first one also with the other compilers' flags.
 fn check(cases: &[Case]) {

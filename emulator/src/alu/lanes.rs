@@ -42,8 +42,8 @@ pub fn map3<A: Copy, B: Copy, C: Copy, R: Copy + Default>(
 #[inline(always)]
 pub fn mask1<A: Copy>(a: &[A; LANES], f: impl Fn(A) -> bool) -> Mask {
     let mut mask = 0;
-    for lane in 0..LANES {
-        mask |= (f(a[lane]) as Mask) << lane;
+    for (lane, &a) in a.iter().enumerate() {
+        mask |= (f(a) as Mask) << lane;
     }
     mask
 }
@@ -60,10 +60,12 @@ pub fn mask2<A: Copy, B: Copy>(a: &[A; LANES], b: &[B; LANES], f: impl Fn(A, B) 
 
 /// `yes` in the lanes of `mask`, `no` in the others.
 #[inline(always)]
-pub fn select<T: Copy + Default>(mask: Mask, yes: &[T; LANES], no: &[T; LANES]) -> [T; LANES] {
-    let mut result = [T::default(); LANES];
+pub fn select<T: Copy>(mask: Mask, yes: &[T; LANES], no: &[T; LANES]) -> [T; LANES] {
+    let mut result = *no;
     for lane in 0..LANES {
-        result[lane] = if mask & (1 << lane) != 0 { yes[lane] } else { no[lane] };
+        // The lane's bit as a sign: compilers turn this into a vector blend, but not the test of a single bit.
+        let (one, zero) = (yes[lane], result[lane]);
+        result[lane] = if ((mask << (LANES - 1 - lane)) as i32) < 0 { one } else { zero };
     }
     result
 }

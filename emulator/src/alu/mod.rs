@@ -36,11 +36,7 @@ impl Alu {
 
     /// The lanes in which the result is initialised, where that is more than "all operands are" (a selection needs
     /// only what it selects); `None` means the plain rule. `initialised` gives the lanes in which a register is.
-    pub fn initialised(
-        &self,
-        registers: &Registers,
-        initialised: &dyn Fn(Class, Reg) -> Mask,
-    ) -> Option<Mask> {
+    pub fn initialised(&self, registers: &Registers, initialised: &dyn Fn(Class, Reg) -> Mask) -> Option<Mask> {
         match self {
             Alu::Integer(op) => op.initialised(registers, initialised),
             Alu::Float(_) => None,

@@ -4,6 +4,7 @@ use super::abi::Handle;
 use super::occupancy;
 use super::state::Driver;
 use crate::card::Card;
+use crate::counters::roofline::estimated_registers;
 use crate::fault::{Code, Fault, Result};
 
 /// The highest attribute number of CUDA 13.0.
@@ -47,7 +48,7 @@ pub fn device(card: &Card, attribute: i32) -> Result<i32> {
         106 => card.blocks_per_multiprocessor,
         111 => card.shared_reserved_per_block,
         115 => 1, // memory pools
-        1..=LAST_DEVICE_ATTRIBUTE => 0,
+        17..=LAST_DEVICE_ATTRIBUTE => 0,
         _ => return Err(Fault::new(Code::InvalidValue, format!("device attribute {attribute} is not known"))),
     };
     Ok(value as i32)
@@ -74,7 +75,7 @@ impl Driver {
             MAX_THREADS => occupancy::threads_per_block(card, program) as i32,
             STATIC_SHARED => program.static_shared as i32,
             LOCAL => program.local_bytes as i32,
-            REGISTERS => occupancy::registers(program) as i32,
+            REGISTERS => estimated_registers(program) as i32,
             PTX_VERSION | BINARY_VERSION => capability,
             MAX_DYNAMIC_SHARED => function.dynamic_shared_limit as i32,
             CARVEOUT => function.carveout,

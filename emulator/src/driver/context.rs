@@ -7,6 +7,7 @@ use super::CONTEXTS;
 use super::abi::Handle;
 use super::host::HostKind;
 use super::order::Clock;
+use super::report::leak_text;
 use super::state::{Context, Driver, Role};
 use crate::device::Leak;
 use crate::fault::{Code, Fault, Result};
@@ -66,7 +67,7 @@ impl Driver {
             gone: Clock::default(),
         });
         let legacy = self.new_stream(context, Role::Legacy, "the default stream".into(), 0, 0)?;
-        self.contexts.get_mut(context)?.legacy = legacy;
+        self.contexts.get_mut(context)?.legacy = self.streams.insert_implicit(legacy);
         Ok(context)
     }
 
@@ -141,7 +142,7 @@ impl Driver {
         }
         for leak in &leaks {
             self.report.leak(leak);
-            super::tell(&format!("leak: {} ({} bytes at {:#x}) was never freed", leak.label, leak.bytes, leak.address));
+            super::tell(&leak_text(leak));
         }
         self.report.write();
         waited?;

@@ -42,6 +42,8 @@ const MARK: usize = 0x0e5;
 const MARK_AT: u32 = 52;
 const KIND_AT: u32 = 44;
 const SERIAL_AT: u32 = 4;
+/// The first serial number of implicit objects.
+const IMPLICIT: u64 = 1 << 36;
 
 fn encode(kind: Kind, serial: u64) -> Handle {
     MARK << MARK_AT | (kind as usize) << KIND_AT | (serial as usize) << SERIAL_AT
@@ -59,17 +61,27 @@ fn decode(handle: Handle) -> Option<(Kind, u64)> {
 pub struct Table<T> {
     kind: Kind,
     next: u64,
+    /// Serial numbers of objects that the program did not create.
+    next_implicit: u64,
     live: BTreeMap<Handle, T>,
 }
 
 impl<T> Table<T> {
     pub fn new(kind: Kind) -> Table<T> {
-        Table { kind, next: 1, live: BTreeMap::new() }
+        Table { kind, next: 1, next_implicit: IMPLICIT, live: BTreeMap::new() }
     }
 
     pub fn insert(&mut self, value: T) -> Handle {
         let handle = encode(self.kind, self.next);
         self.next += 1;
+        self.live.insert(handle, value);
+        handle
+    }
+
+    /// For objects that exist without the program's doing: they take no number of those that people count.
+    pub fn insert_implicit(&mut self, value: T) -> Handle {
+        let handle = encode(self.kind, self.next_implicit);
+        self.next_implicit += 1;
         self.live.insert(handle, value);
         handle
     }

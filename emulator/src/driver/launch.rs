@@ -62,7 +62,7 @@ impl Driver {
         self.mirror_all_to_device(owner)?;
         let what = self.label(&format!("kernel {}", launch.kernel.name), stream)?;
         let outcome = self.device.launch(launch)?;
-        self.report.launch(launch, &outcome, &self.device.card);
+        self.report.launch(launch, &outcome);
         self.mirror_outcome(&outcome, owner)?;
         let uses: Vec<_> = outcome
             .touched

@@ -66,7 +66,7 @@ fn locked(name: &'static str, body: impl FnOnce(&mut Option<Driver>) -> Result<(
     if let Some(driver) = slot.as_mut() {
         is_new = !std::mem::take(&mut driver.repeated);
         if is_new {
-            driver.report.finding(name, &fault);
+            driver.report.finding(&fault);
         }
     }
     drop(slot);

@@ -1,25 +1,17 @@
 //! How many blocks of a kernel a multiprocessor holds (CUDA C++ Programming Guide, "Multiprocessor Level", "Compute Capabilities").
 //!
-//! The least of four quotients: threads (whole warps), block slots, shared memory (with what the system keeps of each block)
-//! and registers (a warp's registers are given out in steps of 256).
+//! `counters::roofline` has the rule; this asks it what the driver's occupancy functions are asked.
 
 use crate::card::Card;
+use crate::counters::roofline::{self, estimated_registers};
 use crate::program::{LANES, Program};
 
-/// Registers are given to a warp in steps of this many.
-const REGISTER_STEP: u32 = 256;
 /// Shared memory is given to a block in steps of this many bytes.
 const SHARED_STEP: u32 = 128;
 
-/// Registers a thread: an estimate, ptxas decides for a real card.
-pub fn registers(program: &Program) -> u32 {
-    let estimate = program.live_registers.clamp(1, 255);
-    program.max_registers.map_or(estimate, |most| estimate.min(most.max(1)))
-}
-
 /// The most threads a block of the kernel may have.
 pub fn threads_per_block(card: &Card, program: &Program) -> u32 {
-    let by_registers = card.registers_per_block / registers(program) / LANES as u32 * LANES as u32;
+    let by_registers = card.registers_per_block / estimated_registers(program) / LANES as u32 * LANES as u32;
     let declared =
         program.max_threads.or(program.required_threads).map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
     card.threads_per_block.min(by_registers).min(declared.unwrap_or(u32::MAX))
@@ -27,23 +19,12 @@ pub fn threads_per_block(card: &Card, program: &Program) -> u32 {
 
 /// Blocks of `threads` threads that one multiprocessor holds at once.
 pub fn blocks_per_multiprocessor(card: &Card, program: &Program, threads: u32, dynamic_shared: u64) -> u32 {
-    let warps = threads.div_ceil(LANES as u32);
-    if threads == 0 || threads > card.threads_per_block {
+    let before = if dynamic_shared == 0 { program.static_shared } else { program.dynamic_shared };
+    let shared = dynamic_shared.saturating_add(u64::from(before));
+    if threads == 0 || threads > card.threads_per_block || shared > u64::from(card.shared_per_block_optin) {
         return 0;
     }
-    let shared = u64::from(program.static_shared) + dynamic_shared;
-    if shared > u64::from(card.shared_per_block_optin) {
-        return 0;
-    }
-    let shared = (shared as u32).next_multiple_of(SHARED_STEP) + card.shared_reserved_per_block;
-    let registers = (registers(program) * LANES as u32).next_multiple_of(REGISTER_STEP) * warps;
-    if registers > card.registers_per_block {
-        return 0;
-    }
-    let by_threads = card.threads_per_multiprocessor / (warps * LANES as u32);
-    let by_shared = card.shared_per_multiprocessor / shared.max(1);
-    let by_registers = card.registers_per_multiprocessor / registers;
-    by_threads.min(card.blocks_per_multiprocessor).min(by_shared).min(by_registers)
+    roofline::occupancy(card, threads, estimated_registers(program), shared as u32).blocks_per_multiprocessor
 }
 
 /// The block size that fills a multiprocessor best, and the blocks that fill the card; larger blocks win ties.
@@ -60,7 +41,7 @@ pub fn best_block(card: &Card, program: &Program, limit: u32, shared_of: impl Fn
 pub fn available_dynamic_shared(card: &Card, program: &Program, blocks: u32) -> u64 {
     let each = card.shared_per_multiprocessor / blocks.max(1) / SHARED_STEP * SHARED_STEP;
     let usable = each.saturating_sub(card.shared_reserved_per_block).min(card.shared_per_block_optin);
-    u64::from(usable.saturating_sub(program.static_shared))
+    u64::from(usable.saturating_sub(program.static_shared.max(program.dynamic_shared)))
 }
 
 #[cfg(test)]
@@ -68,7 +49,8 @@ mod tests {
     use super::*;
 
     fn setup(registers: u32, static_shared: u32) -> (Card, Program) {
-        let program = Program { live_registers: registers, static_shared, ..Program::default() };
+        let program =
+            Program { live_registers: registers, static_shared, dynamic_shared: static_shared, ..Program::default() };
         (Card::named("rtx4090").unwrap(), program)
     }
 

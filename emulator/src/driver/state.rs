@@ -20,8 +20,6 @@ pub struct Driver {
     pub contexts: Table<Context>,
     pub primary: Primary,
     pub streams: Table<Stream>,
-    /// Streams that the program created, for their names.
-    pub streams_created: u32,
     pub events: Table<Event>,
     pub modules: Table<LoadedModule>,
     pub functions: Table<Function>,
@@ -141,7 +139,7 @@ impl Driver {
             seed: number("HANDGRAD_EMULATOR_SEED", 0)?,
             step_limit: number("HANDGRAD_EMULATOR_STEPS", Options::default().step_limit)?,
         };
-        let report = ReportFile::new(text("HANDGRAD_EMULATOR_REPORT"), &card, &options);
+        let report = ReportFile::from_environment(card.clone());
         Ok(Driver::new(card, options, report))
     }
 
@@ -153,7 +151,6 @@ impl Driver {
             contexts: Table::new(Kind::Context),
             primary: Primary::default(),
             streams: Table::new(Kind::Stream),
-            streams_created: 0,
             events: Table::new(Kind::Event),
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),

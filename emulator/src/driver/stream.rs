@@ -34,10 +34,10 @@ impl Driver {
         label: Arc<str>,
         flags: u32,
         priority: i32,
-    ) -> Result<Handle> {
+    ) -> Result<Stream> {
         let owner = self.contexts.get(context)?.owner;
         let actor = self.order.new_actor();
-        Ok(self.streams.insert(Stream { context, owner, actor, label, flags, priority, role, faults: Vec::new() }))
+        Ok(Stream { context, owner, actor, label, flags, priority, role, faults: Vec::new() })
     }
 
     pub fn stream_create(&mut self, flags: u32, priority: i32) -> Result<Handle> {
@@ -45,10 +45,11 @@ impl Driver {
             return Err(Fault::new(Code::InvalidValue, format!("stream flags {flags:#x}: expected 0 or 1")));
         }
         let context = self.current()?;
-        self.streams_created += 1;
-        let label = format!("stream {}", self.streams_created).into();
+        let label = format!("stream {}", self.streams.next_serial()).into();
         let role = if flags == NON_BLOCKING { Role::NonBlocking } else { Role::Blocking };
-        self.new_stream(context, role, label, flags, priority.clamp(HIGHEST_PRIORITY, LOWEST_PRIORITY))
+        let priority = priority.clamp(HIGHEST_PRIORITY, LOWEST_PRIORITY);
+        let stream = self.new_stream(context, role, label, flags, priority)?;
+        Ok(self.streams.insert(stream))
     }
 
     /// The stream that a handle means; the null stream and the two special ones belong to the current context.
@@ -71,6 +72,7 @@ impl Driver {
             return Ok(stream);
         }
         let stream = self.new_stream(context, Role::Blocking, "the per-thread default stream".into(), 0, 0)?;
+        let stream = self.streams.insert_implicit(stream);
         self.contexts.get_mut(context)?.per_thread.insert(thread, stream);
         Ok(stream)
     }

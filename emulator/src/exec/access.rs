@@ -3,13 +3,15 @@
 use super::Ran;
 use super::diagnose::Place;
 use super::interpret::{Run, first};
-use super::services::space_of;
+use super::services::{local_lanes, space_of};
 use super::taint::{Origin, Taint};
 use super::warp::{Warp, lanes};
 use crate::counters::{global_sectors, shared_wavefronts};
 use crate::fault::Code;
 use crate::memory::shadow::Access;
-use crate::program::{Address, Class, LANES, LOCAL_WINDOW, Lanes32, Lanes64, Mask, PARAM_WINDOW, Reg, SHARED_WINDOW, Value};
+use crate::program::{
+    Address, Class, LANES, LOCAL_WINDOW, Lanes32, Lanes64, Mask, PARAM_WINDOW, Reg, SHARED_WINDOW, Value,
+};
 use crate::ptx::ast::Space;
 
 /// What a warp moves: up to 16 bytes a lane.
@@ -128,7 +130,19 @@ impl Run<'_> {
             }
         }
         let request = Request { at, active, addresses: &addresses, bytes, strong };
-        self.write(space, request, &staging)
+        self.write(space, request, &staging)?;
+        if let Some(taint) = &warp.taint {
+            let class = if value.wide { Class::R64 } else { Class::R32 };
+            for (element, &reg) in from.iter().enumerate() {
+                let missing = active & !taint.get(class, reg) & local_lanes(space, &addresses);
+                for lane in lanes(missing) {
+                    let address = addresses[lane] as u32 as usize + element * value.bytes as usize;
+                    let offset = at.thread(lane as u32) as usize * self.local.stride + address;
+                    self.local.initialised.unset(offset, value.bytes as usize, self.local.data.len());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads from any space into `staging`.

@@ -45,8 +45,13 @@ impl Run<'_> {
                     _ => {}
                 }
             }
-            let request =
-                Request { at, active: 1 << lane, addresses: &addresses, bytes: function.ty.bytes() as u32, strong: true };
+            let request = Request {
+                at,
+                active: 1 << lane,
+                addresses: &addresses,
+                bytes: function.ty.bytes() as u32,
+                strong: true,
+            };
             let operands = (get(warp, b, lane), c.map_or(0, |c| get(warp, c, lane)));
             old[lane] = self.atomic_lane(&request, lane, space, function, operands)?;
         }

@@ -132,7 +132,8 @@ impl Run<'_> {
     /// Shared memory is read before the wait for the copy that fills it.
     #[inline(never)]
     pub fn read_too_early(&self, at: Place, lane: u32, offset: usize, bytes: usize) -> Box<Fault> {
-        let text = format!("cp.async: {bytes} bytes at shared address {offset:#x} are used before the wait for their copy");
+        let text =
+            format!("cp.async: {bytes} bytes at shared address {offset:#x} are used before the wait for their copy");
         self.fault(Code::LaunchFailed, at, lane, text)
     }
 }

@@ -205,7 +205,9 @@ impl Run<'_> {
             Op::Fence => self.clock.fence(&mut self.memory.clock, warp.index, active),
             Op::Barrier(barrier) => return self.barrier(warp, at, mask, active, barrier),
             Op::WarpBarrier { members } => return self.warp_barrier(warp, at, mask, active, *members),
-            Op::BranchIndexed { index, targets } => return self.branch_indexed(warp, at, mask, active, *index, targets),
+            Op::BranchIndexed { index, targets } => {
+                return self.branch_indexed(warp, at, mask, active, *index, targets);
+            }
             Op::Exit => {
                 self.exit(warp, active);
                 let rest = mask & !active;

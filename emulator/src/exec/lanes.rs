@@ -66,7 +66,8 @@ impl Run<'_> {
         let mut rest = active;
         while rest != 0 {
             let members_of_first = members[first(rest) as usize];
-            let set = lanes(rest).filter(|&lane| members[lane] == members_of_first).fold(0, |set, lane| set | 1 << lane);
+            let set =
+                lanes(rest).filter(|&lane| members[lane] == members_of_first).fold(0, |set, lane| set | 1 << lane);
             rest &= !set;
             let strangers = set & !members_of_first;
             if strangers != 0 {
@@ -152,8 +153,13 @@ impl Run<'_> {
         let at = Place { pc: group.pc, warp: warp.index };
         let here = describe_lanes(group.lanes);
         let text = match self.program.code[group.pc as usize].op {
-            Op::Barrier(_) => format!("barrier in divergent code: {here} of warp {} wait here, {elsewhere}", warp.index),
-            _ => format!("deadlock: {here} of warp {} wait here for the lanes of the membermask, {elsewhere}", warp.index),
+            Op::Barrier(_) => {
+                format!("barrier in divergent code: {here} of warp {} wait here, {elsewhere}", warp.index)
+            }
+            _ => format!(
+                "deadlock: {here} of warp {} wait here for the lanes of the membermask, {elsewhere}",
+                warp.index
+            ),
         };
         self.fault(Code::LaunchFailed, at, first(group.lanes), text)
     }

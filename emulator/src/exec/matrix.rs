@@ -15,7 +15,14 @@ use crate::warp_ops::{matrix_fragment, matrix_rows};
 const ROW: u32 = 16;
 
 impl Run<'_> {
-    pub fn load_matrix(&mut self, warp: &mut Warp, at: Place, address: Address, to: &[Reg], transposed: bool) -> Ran<()> {
+    pub fn load_matrix(
+        &mut self,
+        warp: &mut Warp,
+        at: Place,
+        address: Address,
+        to: &[Reg],
+        transposed: bool,
+    ) -> Ran<()> {
         let rows = self.row_offsets(warp, at, address, to.len(), false)?;
         let mut staging = [[0; 16]; LANES];
         let mut missing = Uninitialised::default();
@@ -57,11 +64,19 @@ impl Run<'_> {
     }
 
     /// The shared offset of each row: lane 8m+r gives row r of matrix m.
-    fn row_offsets(&mut self, warp: &Warp, at: Place, address: Address, matrices: usize, written: bool) -> Ran<Lanes32> {
+    fn row_offsets(
+        &mut self,
+        warp: &Warp,
+        at: Place,
+        address: Address,
+        matrices: usize,
+        written: bool,
+    ) -> Ran<Lanes32> {
         let givers = ((1u64 << (8 * matrices)) - 1) as Mask;
         let absent = givers & !warp.alive();
         if absent != 0 {
-            let text = format!("the rows' addresses come from {}, which exited or never existed", describe_lanes(absent));
+            let text =
+                format!("the rows' addresses come from {}, which exited or never existed", describe_lanes(absent));
             return Err(self.fault(Code::LaunchFailed, at, 0, text));
         }
         let mut offsets = [0; LANES];

@@ -1,12 +1,13 @@
 //! What a kernel asks of its surroundings: printing, assertions, the clock, and which space an address is in.
 
 use super::Ran;
+use super::access::addresses;
 use super::diagnose::Place;
 use super::interpret::{Flow, Run, first};
 use super::taint::{Origin, Uses};
 use super::warp::{Group, Wait, Warp, describe_lanes, lanes};
 use crate::fault::{Code, Fault};
-use crate::program::{LOCAL_WINDOW, Class, Instruction, Mask, Op, PARAM_WINDOW, Reg, SHARED_WINDOW};
+use crate::program::{Class, Instruction, LOCAL_WINDOW, Lanes64, Mask, Op, PARAM_WINDOW, Reg, SHARED_WINDOW};
 use crate::ptx::ast::Space;
 
 impl Run<'_> {
@@ -130,11 +131,13 @@ impl Run<'_> {
         let uses = &uses[pc as usize];
         match &instruction.op {
             Op::Alu(_) | Op::Warp(_) => self.spread(warp, instruction, uses, active),
-            Op::Store { address, from, .. } => {
+            Op::Store { space, address, from, .. } => {
                 let class = if address.wide { Class::R64 } else { Class::R32 };
                 self.demand(warp, at, active, class, address.base, "is used as an address")?;
+                // A thread's own memory may hold what its registers may hold.
+                let shared = active & !local_lanes(*space, &addresses(warp, *address));
                 for &(class, reg) in uses.reads.iter().filter(|(_, reg)| from.contains(reg)) {
-                    self.demand(warp, at, active, class, reg, "is stored")?;
+                    self.demand(warp, at, shared, class, reg, "is stored")?;
                 }
             }
             Op::Load { .. } | Op::LoadMatrix { .. } | Op::CopyAsync { .. } => {
@@ -203,3 +206,14 @@ pub fn space_of(address: u64) -> Space {
     }
 }
 
+/// The lanes whose address lies in their thread's local memory.
+pub fn local_lanes(space: Space, addresses: &Lanes64) -> Mask {
+    match space {
+        Space::Local => Mask::MAX,
+        Space::Generic => {
+            let local = lanes(Mask::MAX).filter(|&lane| space_of(addresses[lane]) == Space::Local);
+            local.fold(0, |set, lane| set | 1 << lane)
+        }
+        _ => 0,
+    }
+}

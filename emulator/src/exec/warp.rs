@@ -13,7 +13,10 @@ pub enum Wait {
     /// Other lanes of the warp, at a `.sync` instruction.
     Lanes,
     /// A barrier of the block, at which it has arrived, until that barrier's generation has passed.
-    Barrier { id: u32, generation: u64 },
+    Barrier {
+        id: u32,
+        generation: u64,
+    },
 }
 
 /// Lanes at the same place.
@@ -71,7 +74,10 @@ impl Warp {
     /// Adds a group, or its lanes to the one that is at the same place. A group that waits for lanes looks again.
     pub fn put(&mut self, group: Group) {
         for other in &mut self.groups {
-            if other.pc == group.pc && !matches!(other.wait, Wait::Barrier { .. }) && !matches!(group.wait, Wait::Barrier { .. }) {
+            if other.pc == group.pc
+                && !matches!(other.wait, Wait::Barrier { .. })
+                && !matches!(group.wait, Wait::Barrier { .. })
+            {
                 other.lanes |= group.lanes;
                 other.wait = Wait::Ready;
                 return;

@@ -147,7 +147,8 @@ impl Memory {
         }
         if inside {
             let past = address + bytes - (below.base + below.bytes);
-            let text = format!("out of bounds: {address:#x}, its last {past} bytes past the end of {}", below.describe());
+            let text =
+                format!("out of bounds: {address:#x}, its last {past} bytes past the end of {}", below.describe());
             return (Code::IllegalAddress, text);
         }
         let after = address - (below.base + below.bytes);
@@ -191,7 +192,10 @@ impl Memory {
             None
         };
         if let Some(problem) = problem {
-            return Err(Fault::new(Code::InvalidValue, format!("free of {address:#x}: {} {problem}", found.describe())));
+            return Err(Fault::new(
+                Code::InvalidValue,
+                format!("free of {address:#x}: {} {problem}", found.describe()),
+            ));
         }
         self.release(index);
         Ok(())

@@ -34,6 +34,11 @@ impl Initialised {
         }
     }
 
+    /// Bytes that now hold something not initialised.
+    pub fn unset(&mut self, offset: usize, bytes: usize, total: usize) {
+        self.copy(offset, &[0; 16][..bytes], total);
+    }
+
     #[inline(always)]
     pub fn has(&self, offset: usize, bytes: usize) -> bool {
         match self {

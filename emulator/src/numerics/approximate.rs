@@ -15,7 +15,8 @@ const TO_INTEGER: f32 = 12_582_912.0; // 1.5 · 2^23
 /// factor 2^n is applied in two steps, so that each is a normal number.
 #[inline(always)]
 pub fn ex2(x: f32) -> f32 {
-    const Q: [f32; 6] = [0.693_147_2, 0.240_226_53, 5.550_310_6e-2, 9.617_693e-3, 1.340_664_4e-3, 1.559_467_5e-4];
+    const Q: [f32; 6] =
+        [std::f32::consts::LN_2, 0.240_226_53, 5.550_310_6e-2, 9.617_693e-3, 1.340_664_4e-3, 1.559_467_5e-4];
     let bounded = if x > 129.0 { 129.0 } else { x };
     let bounded = if bounded < -152.0 { -152.0 } else { bounded };
     let shifted = bounded + TO_INTEGER;
@@ -37,7 +38,7 @@ pub fn ex2(x: f32) -> f32 {
 /// x = 2^e · m with m in [√½, √2); with s = (m-1)/(m+1), log2 m = s·p(s²) by a minimax polynomial.
 #[inline(always)]
 pub fn lg2(x: f32) -> f32 {
-    const P: [f32; 4] = [2.885_390_1, 0.961_798_85, 0.576_714_06, 0.431_744_6];
+    const P: [f32; 4] = [2.885_39, 0.961_798_85, 0.576_714_06, 0.431_744_6];
     // Subnormal values are scaled to normal ones.
     let subnormal = x < f32::MIN_POSITIVE;
     let scaled = if subnormal { x * 16_777_216.0 } else { x };

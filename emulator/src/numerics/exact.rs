@@ -168,7 +168,7 @@ pub fn quotient(a: Exact, b: Exact) -> Exact {
         negative,
         significand: dividend / b.significand,
         exponent: a.exponent - shift - b.exponent,
-        sticky: dividend % b.significand != 0,
+        sticky: !dividend.is_multiple_of(b.significand),
     }
 }
 

@@ -7,7 +7,7 @@
 use super::exact::{self, E4M3, E5M2, Format};
 use super::{NAN_BFLOAT, NAN_HALF, NAN_SINGLE, Rounding};
 
-/// `.f16` to `.f32`, exact.
+/// `.f16` to `.f32`, exact. A NaN keeps its sign alone.
 #[inline(always)]
 pub fn half_to_single(half: u32) -> f32 {
     let sign = (half & 0x8000) << 16;
@@ -16,8 +16,8 @@ pub fn half_to_single(half: u32) -> f32 {
     // normalises subnormal values.
     let scaled = f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000);
     let finite = scaled.to_bits() | sign;
-    let special = if magnitude > 0x7c00 { NAN_SINGLE } else { 0x7f80_0000 | sign };
-    f32::from_bits(if magnitude >= 0x7c00 { special } else { finite })
+    let special = if magnitude > 0x7c00 { NAN_SINGLE } else { 0x7f80_0000 };
+    f32::from_bits(if magnitude >= 0x7c00 { special | sign } else { finite })
 }
 
 /// `.f32` to `.f16`, to nearest.

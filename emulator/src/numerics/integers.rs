@@ -84,11 +84,7 @@ impl Integral {
 #[inline(always)]
 pub fn from_single(x: f32, to: Integer) -> u32 {
     let (smallest, largest) = (to.smallest() as i64, to.largest() as i64);
-    if to.signed {
-        (x as i32).clamp(smallest as i32, largest as i32) as u32
-    } else {
-        (x as u32).min(largest as u32)
-    }
+    if to.signed { (x as i32).clamp(smallest as i32, largest as i32) as u32 } else { (x as u32).min(largest as u32) }
 }
 
 /// An integral double as an integer, extended to 64 bits. `double`: the source type is `.f64`.

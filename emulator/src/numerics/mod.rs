@@ -13,7 +13,7 @@ pub mod minmax;
 #[cfg(test)]
 pub mod oracle;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 /// The NaNs that arithmetic returns (PTX ISA, "Floating-Point Instructions": results are canonical NaNs).
 pub const NAN_HALF: u32 = 0x7fff;

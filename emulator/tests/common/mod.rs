@@ -1,44 +1,23 @@
-//! What the tests of whole kernels share: nvcc, a device to run on, and the kernels' cases.
-// Each test file uses a part of it.
-#![allow(dead_code)]
+//! Where the tests find the shared library, and a folder that offers it under a driver's names.
 
-pub mod attention_cases;
-pub mod cases;
-pub mod gpu;
-pub mod matmul_cases;
-pub mod nvcc;
-pub mod training_cases;
+use std::path::{Path, PathBuf};
 
-/// Repeatable numbers (SplitMix64; Steele, Lea, Flood 2014).
-pub struct Rng(u64);
+/// The library that was built together with this test.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's path");
+    let library = test.parent().expect("target/PROFILE/deps").join("libcuda_emulator.so");
+    assert!(library.exists(), "{} is missing", library.display());
+    library
+}
 
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+/// A folder with `libcuda.so` and `libcuda.so.1`, as `scripts/emulated` makes one; each test has its own.
+pub fn driver_folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-{test}"));
+    std::fs::create_dir_all(&folder).expect("a folder for the links");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let link = folder.join(name);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(library(), link).expect("a link to the library");
     }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Uniform in −1..1.
-    pub fn uniform(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    pub fn uniforms(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.uniform()).collect()
-    }
-
-    pub fn bf16s(&mut self, n: usize) -> Vec<half::bf16> {
-        (0..n).map(|_| half::bf16::from_f32(self.uniform())).collect()
-    }
+    folder
 }

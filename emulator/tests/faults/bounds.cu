@@ -115,7 +115,8 @@ extern "C" __global__ void copy_out_of_bounds(const float *x, float *y, int n) {
     __shared__ __align__(16) float tile[4 * 64];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned to = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x * 4]);
-    int valid = WRONG ? 16 : max(0, min(16, (n - i * 4) * 4));
+    int valid = max(0, min(16, (n - i * 4) * 4));
+    if (WRONG && valid > 0) valid = 16;
     const float *from = valid > 0 ? x + i * 4 : x;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory"); // FAULT: copy_out_of_bounds
     asm volatile("cp.async.wait_all;" ::: "memory");

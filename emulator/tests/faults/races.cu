@@ -12,6 +12,8 @@ constexpr bool WRONG = true;
 extern "C" __global__ void read_after_write(const float *x, float *y) {
     __shared__ float tile[64];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = 0.0f;
+    __syncthreads();
     tile[threadIdx.x] = x[i];  // FAULT: read_after_write
     MISSING(__syncthreads());
     y[i] = tile[63 - threadIdx.x];  // FAULT: read_after_write

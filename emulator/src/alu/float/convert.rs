@@ -1,8 +1,9 @@
 //! Conversions, 32 lanes at a time.
 //!
-//! Halves and bfloats are widened to singles, which is exact; a double that becomes a half, bfloat or integer-free
-//! narrower float is rounded to odd first, so that one rounding remains. Registers may be wider than the type: sources
-//! give their low bits; integers are extended to the register's width, everything else is zero-extended.
+//! Halves and bfloats are widened to singles, which is exact; a double that becomes a half or bfloat is rounded to odd
+//! as a single first, so that one rounding remains. Registers may be wider than the type: sources give their low bits;
+//! signed integers are sign-extended to the register's width, everything else is zero-extended.
+//! (PTX ISA, "cvt", "cvt.pack", "Operand Size Exceeding Instruction-Type Size".)
 
 use super::Kind;
 use crate::alu::lanes::{map1, map2, map3};
@@ -10,8 +11,7 @@ use crate::numerics::exact::{self, BFLOAT, DOUBLE, Format, HALF, SINGLE};
 use crate::numerics::formats::{self, Eight, TfRounding};
 use crate::numerics::integers::{self, Integer, Integral};
 use crate::numerics::{
-    Rounding, canonical_double, canonical_single, directed, flush_single, relu, saturate_double,
-    saturate_single,
+    Rounding, canonical_double, canonical_single, directed, flush_single, relu, saturate_double, saturate_single,
 };
 use crate::program::{Access, Class, LANES, Lanes32, Lanes64, Mask, Reg, Registers, Visit};
 
@@ -38,23 +38,66 @@ pub struct Bounds {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Conversion {
     /// Between integers; `register_bits` is the width of the destination register.
-    Integers { from: Integer, to: Integer, saturate: bool, register_bits: u32 },
-    ToInteger { from: Kind, to: Integer, rounding: Integral, flush: bool, register_bits: u32 },
-    FromInteger { from: Integer, to: Kind, rounding: Rounding, bounds: Bounds },
-    Floats { from: Kind, to: Kind, rounding: Rounding, bounds: Bounds },
+    Integers {
+        from: Integer,
+        to: Integer,
+        saturate: bool,
+        register_bits: u32,
+    },
+    ToInteger {
+        from: Kind,
+        to: Integer,
+        rounding: Integral,
+        flush: bool,
+        register_bits: u32,
+    },
+    FromInteger {
+        from: Integer,
+        to: Kind,
+        rounding: Rounding,
+        bounds: Bounds,
+    },
+    Floats {
+        from: Kind,
+        to: Kind,
+        rounding: Rounding,
+        bounds: Bounds,
+    },
     /// Within a type, to an integral value or (without a rounding) only bounded.
-    Whole { kind: Kind, rounding: Option<Integral>, bounds: Bounds },
-    Tf32 { rounding: TfRounding, bounds: Bounds },
+    Whole {
+        kind: Kind,
+        rounding: Option<Integral>,
+        bounds: Bounds,
+    },
+    Tf32 {
+        rounding: TfRounding,
+        bounds: Bounds,
+    },
     /// `f16x2`, `bf16x2` from two singles, the first in the upper half.
-    Pair { to: Kind, rounding: Rounding, bounds: Bounds },
+    Pair {
+        to: Kind,
+        rounding: Rounding,
+        bounds: Bounds,
+    },
     /// `e4m3x2`, `e5m2x2` from two singles.
-    Eights { to: Eight, relu: bool },
+    Eights {
+        to: Eight,
+        relu: bool,
+    },
     /// … and from `f16x2`.
-    EightsFromHalves { to: Eight, relu: bool },
+    EightsFromHalves {
+        to: Eight,
+        relu: bool,
+    },
     /// `f16x2` from them.
-    HalvesFromEights { from: Eight, relu: bool },
+    HalvesFromEights {
+        from: Eight,
+        relu: bool,
+    },
     /// `cvt.pack.sat`: two `.s32`, clamped, below the low bits of `c` if there is one.
-    Pack { to: Integer },
+    Pack {
+        to: Integer,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,10 +140,10 @@ impl Convert {
             }
             Conversion::ToInteger { from, to, rounding, flush, register_bits } => {
                 let source = self.singles(registers, from, flush);
-                self.to_integer(registers, &source, to, rounding, register_bits, active);
+                self.singles_to_integers(registers, &source, to, rounding, register_bits, active);
             }
             Conversion::FromInteger { from, to, rounding, bounds } => {
-                self.from_integer(registers, from, to, rounding, bounds, active);
+                self.convert_integers(registers, from, to, rounding, bounds, active);
             }
             Conversion::Floats { from: Kind::Double, to, rounding, bounds } => {
                 let source = map1(&self.load64(registers), f64::from_bits);
@@ -124,6 +167,11 @@ impl Convert {
                 let second = map1(registers.get32(self.b.unwrap_or(self.a.reg)), f32::from_bits);
                 let lower = narrow_single(&second, to, rounding, bounds);
                 self.store32(registers, map2(&upper, &lower, |upper, lower| upper << 16 | lower), active);
+            }
+            Conversion::Tf32 { rounding: TfRounding::Away, bounds } if bounds == Bounds::default() => {
+                let source = self.singles(registers, Kind::Single, false);
+                let value = map1(&source, |a| formats::single_to_tf32(a, TfRounding::Away));
+                self.store32(registers, value, active);
             }
             _ => self.rare(registers, active),
         }
@@ -234,7 +282,7 @@ impl Convert {
     }
 
     #[inline(always)]
-    fn to_integer(
+    fn singles_to_integers(
         &self,
         registers: &mut Registers,
         source: &Singles,
@@ -264,7 +312,7 @@ impl Convert {
     }
 
     #[inline(always)]
-    fn from_integer(
+    fn convert_integers(
         &self,
         registers: &mut Registers,
         from: Integer,
@@ -378,4 +426,3 @@ fn pack(a: u32, b: u32, c: u32, to: Integer) -> u32 {
     let pair = (clamp(a) & low) << to.bits | (clamp(b) & low);
     if to.bits == 16 { pair } else { c << (2 * to.bits) | pair }
 }
-

@@ -62,7 +62,11 @@ pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Optio
     let Some((ty, (kind, packed))) = ty.and_then(|ty| Some((ty, kind(ty)?))) else {
         let integers_too = matches!(instruction.opcode.as_str(), "add" | "sub" | "mul" | "mad" | "div")
             || matches!(instruction.opcode.as_str(), "neg" | "abs" | "min" | "max");
-        return if integers_too { Ok(None) } else { Err(format!("type .{last} is not known for {}", instruction.opcode)) };
+        return if integers_too {
+            Ok(None)
+        } else {
+            Err(format!("type .{last} is not known for {}", instruction.opcode))
+        };
     };
     let allowed = allowed(operation, kind)
         .filter(|_| instruction.opcode != "mad" || matches!(kind, Kind::Single | Kind::Double))

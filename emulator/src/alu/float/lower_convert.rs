@@ -150,7 +150,8 @@ pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Conve
         return Ok(convert);
     }
     let unknown = || format!("conversion from .{from} to .{to} is not known");
-    let (Some(to_type), Some(from_type)) = (Type::parse(to), Type::parse(from)) else { return Err(unknown()) };
+    let number = |name: &str| Type::parse(name).filter(|_| integer(name).is_some() || float(name).is_some());
+    let (Some(to_type), Some(from_type)) = (number(to), number(from)) else { return Err(unknown()) };
     let [target, source] = sources(instruction)?;
     let (to_slot, register_bits) = destination(operands, target, to_type, to_type == Type::Bf16)?;
     let conversion = match (integer(to), integer(from), float(to), float(from)) {
@@ -233,8 +234,7 @@ fn packed(
         ("f16x2" | "bf16x2", "f32") => {
             let rounding = direction(modifiers.rounding(&["rn", "rz"])?);
             modifiers.allow(false, false, true, true)?;
-            let (kind, ty) =
-                if to == "f16x2" { (Kind::Half, Type::F16x2) } else { (Kind::Bfloat, Type::Bf16x2) };
+            let (kind, ty) = if to == "f16x2" { (Kind::Half, Type::F16x2) } else { (Kind::Bfloat, Type::Bf16x2) };
             (Conversion::Pair { to: kind, rounding, bounds }, ty, Type::F32, 2)
         }
         ("e4m3x2" | "e5m2x2", "f32" | "f16x2") => {

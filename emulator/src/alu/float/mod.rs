@@ -10,6 +10,8 @@ mod half;
 mod lower;
 mod lower_convert;
 mod single;
+#[cfg(test)]
+mod tests;
 
 pub use convert::Convert;
 

@@ -50,7 +50,7 @@ pub enum Ternary {
 
 /// Two operands; only with a 32-bit result.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Binary32 {
+pub enum Special2 {
     AddSat,
     SubSat,
     MulHigh16S,
@@ -75,7 +75,7 @@ pub enum Binary32 {
 
 /// Three operands; only with a 32-bit result: c + f(a, b).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Ternary32 {
+pub enum Special3 {
     MadHigh16S,
     MadHigh16U,
     MadWide16S,
@@ -276,27 +276,27 @@ fn max16s(x: u32, y: u32) -> u32 {
 }
 
 #[inline(always)]
-pub fn only32_2(op: Binary32, a: &Lanes32, b: &Lanes32) -> Lanes32 {
+pub fn special2(op: Special2, a: &Lanes32, b: &Lanes32) -> Lanes32 {
     match op {
-        Binary32::AddSat => map2(a, b, |x, y| (x as i32).saturating_add(y as i32) as u32),
-        Binary32::SubSat => map2(a, b, |x, y| (x as i32).saturating_sub(y as i32) as u32),
-        Binary32::MulHigh16S => map2(a, b, |x, y| s16(x).wrapping_mul(s16(y)) >> 16),
-        Binary32::MulHigh16U => map2(a, b, |x, y| (x & 0xffff).wrapping_mul(y & 0xffff) >> 16),
-        Binary32::MulWide16S => map2(a, b, |x, y| s16(x).wrapping_mul(s16(y))),
-        Binary32::MulWide16U => map2(a, b, |x, y| (x & 0xffff).wrapping_mul(y & 0xffff)),
-        Binary32::Mul24LowS => map2(a, b, |x, y| mul24s(x, y) as u32),
-        Binary32::Mul24LowU => map2(a, b, |x, y| mul24u(x, y) as u32),
-        Binary32::Mul24HighS => map2(a, b, |x, y| (mul24s(x, y) >> 16) as u32),
-        Binary32::Mul24HighU => map2(a, b, |x, y| (mul24u(x, y) >> 16) as u32),
-        Binary32::MinRelu => map2(a, b, |x, y| (x as i32).min(y as i32).max(0) as u32),
-        Binary32::MaxRelu => map2(a, b, |x, y| (x as i32).max(y as i32).max(0) as u32),
-        Binary32::AddX2 => map2(a, b, |x, y| halves(x, y, u32::wrapping_add)),
-        Binary32::MinX2S => map2(a, b, |x, y| halves(x, y, min16s)),
-        Binary32::MinX2U => map2(a, b, |x, y| halves(x, y, |x, y| x.min(y))),
-        Binary32::MaxX2S => map2(a, b, |x, y| halves(x, y, max16s)),
-        Binary32::MaxX2U => map2(a, b, |x, y| halves(x, y, |x, y| x.max(y))),
-        Binary32::MinX2Relu => map2(a, b, |x, y| halves(x, y, |x, y| max16s(min16s(x, y), 0))),
-        Binary32::MaxX2Relu => map2(a, b, |x, y| halves(x, y, |x, y| max16s(max16s(x, y), 0))),
+        Special2::AddSat => map2(a, b, |x, y| (x as i32).saturating_add(y as i32) as u32),
+        Special2::SubSat => map2(a, b, |x, y| (x as i32).saturating_sub(y as i32) as u32),
+        Special2::MulHigh16S => map2(a, b, |x, y| s16(x).wrapping_mul(s16(y)) >> 16),
+        Special2::MulHigh16U => map2(a, b, |x, y| (x & 0xffff).wrapping_mul(y & 0xffff) >> 16),
+        Special2::MulWide16S => map2(a, b, |x, y| s16(x).wrapping_mul(s16(y))),
+        Special2::MulWide16U => map2(a, b, |x, y| (x & 0xffff).wrapping_mul(y & 0xffff)),
+        Special2::Mul24LowS => map2(a, b, |x, y| mul24s(x, y) as u32),
+        Special2::Mul24LowU => map2(a, b, |x, y| mul24u(x, y) as u32),
+        Special2::Mul24HighS => map2(a, b, |x, y| (mul24s(x, y) >> 16) as u32),
+        Special2::Mul24HighU => map2(a, b, |x, y| (mul24u(x, y) >> 16) as u32),
+        Special2::MinRelu => map2(a, b, |x, y| (x as i32).min(y as i32).max(0) as u32),
+        Special2::MaxRelu => map2(a, b, |x, y| (x as i32).max(y as i32).max(0) as u32),
+        Special2::AddX2 => map2(a, b, |x, y| halves(x, y, u32::wrapping_add)),
+        Special2::MinX2S => map2(a, b, |x, y| halves(x, y, min16s)),
+        Special2::MinX2U => map2(a, b, |x, y| halves(x, y, |x, y| x.min(y))),
+        Special2::MaxX2S => map2(a, b, |x, y| halves(x, y, max16s)),
+        Special2::MaxX2U => map2(a, b, |x, y| halves(x, y, |x, y| x.max(y))),
+        Special2::MinX2Relu => map2(a, b, |x, y| halves(x, y, |x, y| max16s(min16s(x, y), 0))),
+        Special2::MaxX2Relu => map2(a, b, |x, y| halves(x, y, |x, y| max16s(max16s(x, y), 0))),
     }
 }
 
@@ -329,32 +329,32 @@ fn dp2a(a: &Lanes32, b: &Lanes32, c: &Lanes32, first: u32, sa: bool, sb: bool) -
 }
 
 #[inline(always)]
-pub fn only32_3(op: Ternary32, a: &Lanes32, b: &Lanes32, c: &Lanes32) -> Lanes32 {
+pub fn special3(op: Special3, a: &Lanes32, b: &Lanes32, c: &Lanes32) -> Lanes32 {
     let saturated = |x: u32, z: u32| (x as i32).saturating_add(z as i32) as u32;
     match op {
-        Ternary32::MadHigh16S => low16(map3(a, b, c, |x, y, z| (s16(x).wrapping_mul(s16(y)) >> 16).wrapping_add(z))),
-        Ternary32::MadHigh16U => {
+        Special3::MadHigh16S => low16(map3(a, b, c, |x, y, z| (s16(x).wrapping_mul(s16(y)) >> 16).wrapping_add(z))),
+        Special3::MadHigh16U => {
             low16(map3(a, b, c, |x, y, z| ((x & 0xffff).wrapping_mul(y & 0xffff) >> 16).wrapping_add(z)))
         }
-        Ternary32::MadWide16S => map3(a, b, c, |x, y, z| s16(x).wrapping_mul(s16(y)).wrapping_add(z)),
-        Ternary32::MadWide16U => map3(a, b, c, |x, y, z| (x & 0xffff).wrapping_mul(y & 0xffff).wrapping_add(z)),
-        Ternary32::MadHighSat => map3(a, b, c, |x, y, z| saturated(high32s(x, y), z)),
-        Ternary32::Mad24LowS => map3(a, b, c, |x, y, z| (mul24s(x, y) as u32).wrapping_add(z)),
-        Ternary32::Mad24LowU => map3(a, b, c, |x, y, z| (mul24u(x, y) as u32).wrapping_add(z)),
-        Ternary32::Mad24HighS => map3(a, b, c, |x, y, z| ((mul24s(x, y) >> 16) as u32).wrapping_add(z)),
-        Ternary32::Mad24HighU => map3(a, b, c, |x, y, z| ((mul24u(x, y) >> 16) as u32).wrapping_add(z)),
-        Ternary32::Mad24HighSat => map3(a, b, c, |x, y, z| saturated((mul24s(x, y) >> 16) as u32, z)),
-        Ternary32::Dp4aSS => dp4a(a, b, c, true, true),
-        Ternary32::Dp4aSU => dp4a(a, b, c, true, false),
-        Ternary32::Dp4aUS => dp4a(a, b, c, false, true),
-        Ternary32::Dp4aUU => dp4a(a, b, c, false, false),
-        Ternary32::Dp2aLowSS => dp2a(a, b, c, 0, true, true),
-        Ternary32::Dp2aLowSU => dp2a(a, b, c, 0, true, false),
-        Ternary32::Dp2aLowUS => dp2a(a, b, c, 0, false, true),
-        Ternary32::Dp2aLowUU => dp2a(a, b, c, 0, false, false),
-        Ternary32::Dp2aHighSS => dp2a(a, b, c, 2, true, true),
-        Ternary32::Dp2aHighSU => dp2a(a, b, c, 2, true, false),
-        Ternary32::Dp2aHighUS => dp2a(a, b, c, 2, false, true),
-        Ternary32::Dp2aHighUU => dp2a(a, b, c, 2, false, false),
+        Special3::MadWide16S => map3(a, b, c, |x, y, z| s16(x).wrapping_mul(s16(y)).wrapping_add(z)),
+        Special3::MadWide16U => map3(a, b, c, |x, y, z| (x & 0xffff).wrapping_mul(y & 0xffff).wrapping_add(z)),
+        Special3::MadHighSat => map3(a, b, c, |x, y, z| saturated(high32s(x, y), z)),
+        Special3::Mad24LowS => map3(a, b, c, |x, y, z| (mul24s(x, y) as u32).wrapping_add(z)),
+        Special3::Mad24LowU => map3(a, b, c, |x, y, z| (mul24u(x, y) as u32).wrapping_add(z)),
+        Special3::Mad24HighS => map3(a, b, c, |x, y, z| ((mul24s(x, y) >> 16) as u32).wrapping_add(z)),
+        Special3::Mad24HighU => map3(a, b, c, |x, y, z| ((mul24u(x, y) >> 16) as u32).wrapping_add(z)),
+        Special3::Mad24HighSat => map3(a, b, c, |x, y, z| saturated((mul24s(x, y) >> 16) as u32, z)),
+        Special3::Dp4aSS => dp4a(a, b, c, true, true),
+        Special3::Dp4aSU => dp4a(a, b, c, true, false),
+        Special3::Dp4aUS => dp4a(a, b, c, false, true),
+        Special3::Dp4aUU => dp4a(a, b, c, false, false),
+        Special3::Dp2aLowSS => dp2a(a, b, c, 0, true, true),
+        Special3::Dp2aLowSU => dp2a(a, b, c, 0, true, false),
+        Special3::Dp2aLowUS => dp2a(a, b, c, 0, false, true),
+        Special3::Dp2aLowUU => dp2a(a, b, c, 0, false, false),
+        Special3::Dp2aHighSS => dp2a(a, b, c, 2, true, true),
+        Special3::Dp2aHighSU => dp2a(a, b, c, 2, true, false),
+        Special3::Dp2aHighUS => dp2a(a, b, c, 2, false, true),
+        Special3::Dp2aHighUU => dp2a(a, b, c, 2, false, false),
     }
 }

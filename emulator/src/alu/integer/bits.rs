@@ -278,13 +278,14 @@ fn pair(a: u32, b: u32) -> u64 {
 /// `prmt`: byte i of the result is byte `selectors[i] & 7` of b:a, or eight copies of its sign where bit 3 is set.
 #[inline(always)]
 fn permute(a: u32, b: u32, selectors: u32) -> u32 {
-    let bytes = pair(a, b);
     let mut result = 0;
     for i in 0..4 {
-        let selector = selectors >> (4 * i) & 0xf;
-        let byte = (bytes >> (8 * (selector & 7))) as u8;
-        let byte = if selector & 8 != 0 { (byte as i8 >> 7) as u8 } else { byte };
-        result |= (byte as u32) << (8 * i);
+        let selector = selectors >> (4 * i);
+        let word = if selector & 4 != 0 { b } else { a };
+        // The byte at the top of the word, then down to its place: with copies of its sign, or alone.
+        let top = word << (24 - 8 * (selector & 3));
+        let byte = if selector & 8 != 0 { (top as i32 >> 31) as u32 } else { top >> 24 };
+        result |= (byte & 0xff) << (8 * i);
     }
     result
 }
@@ -336,16 +337,26 @@ pub fn bits3(op: Bits3, a: &Lanes32, b: &Lanes32, c: &Lanes32) -> Lanes32 {
     }
 }
 
+/// `one` where `by` has ones, else `zero`.
+#[inline(always)]
+fn pick(by: u32, one: u32, zero: u32) -> u32 {
+    zero ^ (by & (one ^ zero))
+}
+
 /// `lop3`: bit (a b c) of `table` for each bit position.
 #[inline(always)]
 pub fn logic3(table: u8, a: &Lanes32, b: &Lanes32, c: &Lanes32) -> Lanes32 {
     // Row i of the table as a word of equal bits; then a tree of selections, by c, b and a.
-    let row = |i: u32| ((table >> i & 1) as u32).wrapping_neg();
-    let rows: [u32; 8] = [row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)];
-    let pick = |by: u32, one: u32, zero: u32| zero ^ (by & (one ^ zero));
-    map3(a, b, c, |x, y, z| {
-        let low = pick(y, pick(z, rows[3], rows[2]), pick(z, rows[1], rows[0]));
-        let high = pick(y, pick(z, rows[7], rows[6]), pick(z, rows[5], rows[4]));
-        pick(x, high, low)
-    })
+    let mut row = [0u32; 8];
+    for (i, row) in row.iter_mut().enumerate() {
+        *row = ((table >> i & 1) as u32).wrapping_neg();
+    }
+    let mut result = [0; LANES];
+    for lane in 0..LANES {
+        let (x, y, z) = (a[lane], b[lane], c[lane]);
+        let low = pick(y, pick(z, row[3], row[2]), pick(z, row[1], row[0]));
+        let high = pick(y, pick(z, row[7], row[6]), pick(z, row[5], row[4]));
+        result[lane] = pick(x, high, low);
+    }
+    result
 }

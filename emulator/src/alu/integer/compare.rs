@@ -7,8 +7,8 @@
 
 use super::arithmetic::s16;
 use super::bits::{Logic, logic_mask};
-use crate::alu::lanes::{mask1, mask2};
-use crate::program::{Access, Class, LANES, Lanes32, Lanes64, Mask, Reg, Registers, Visit};
+use crate::alu::lanes::{map1, mask1, mask2};
+use crate::program::{Access, Class, Lanes32, Lanes64, Mask, Reg, Registers, Visit};
 
 /// A relation of floats; false where an operand is NaN, but for the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,6 +64,8 @@ pub struct Combine {
 pub struct Comparison {
     pub test: Test,
     pub inverted: bool,
+    /// Operands of two halves each.
+    pub packed: bool,
     pub a: Reg,
     pub b: Reg,
     pub combine: Option<Combine>,
@@ -78,34 +80,62 @@ impl Comparison {
         }
     }
 
-    /// t, of the high halves of packed operands where `high`.
+    /// t and what the second destination takes for it: not t, or for packed operands the high half's answer.
     #[inline(always)]
-    pub fn holds(&self, registers: &Registers, high: bool) -> Mask {
-        let mask = if self.test.class() == Class::R64 {
-            test64(self.test, registers.get64(self.a), registers.get64(self.b))
-        } else {
-            test32(self.test, registers.get32(self.a), registers.get32(self.b), high)
-        };
-        if self.inverted { !mask } else { mask }
+    fn holds(&self, registers: &Registers) -> [Mask; 2] {
+        let mut answers = [0; 2];
+        // A loop, so that there is one copy of the code for both halves.
+        for (half, answer) in answers.iter_mut().enumerate().take(1 + self.packed as usize) {
+            let mask = if self.test.class() == Class::R64 {
+                test64(self.test, registers.get64(self.a), registers.get64(self.b))
+            } else {
+                test32(self.test, registers.get32(self.a), registers.get32(self.b), 16 * half as u32)
+            };
+            *answer = if self.inverted { !mask } else { mask };
+        }
+        if !self.packed {
+            answers[1] = !answers[0];
+        }
+        answers
     }
 
-    /// f(t, c)
+    /// f(t, c) for either destination.
     #[inline(always)]
-    pub fn combined(&self, registers: &Registers, t: Mask) -> Mask {
+    pub fn answers(&self, registers: &Registers) -> [Mask; 2] {
+        let [first, second] = self.holds(registers);
+        [self.combined(registers, first), self.combined(registers, second)]
+    }
+
+    #[inline(always)]
+    fn combined(&self, registers: &Registers, t: Mask) -> Mask {
         let Some(Combine { op, c, negated }) = self.combine else { return t };
         let c = registers.get_pred(c);
         logic_mask(op, t, if negated { !c } else { c })
     }
 }
 
+/// The operands are singles' bits.
 #[inline(always)]
-fn relate<B: Copy, F: PartialOrd>(relation: Relation, a: &[B; LANES], b: &[B; LANES], value: impl Fn(B) -> F) -> Mask {
+fn relate32(relation: Relation, a: &Lanes32, b: &Lanes32) -> Mask {
+    let f = f32::from_bits;
     match relation {
-        Relation::Equal => mask2(a, b, |x, y| value(x) == value(y)),
-        Relation::Less => mask2(a, b, |x, y| value(x) < value(y)),
-        Relation::LessEqual => mask2(a, b, |x, y| value(x) <= value(y)),
-        Relation::Differ => mask2(a, b, |x, y| value(x) < value(y) || value(x) > value(y)),
-        Relation::Unordered => mask2(a, b, |x, y| value(x).partial_cmp(&value(y)).is_none()),
+        Relation::Equal => mask2(a, b, |x, y| f(x) == f(y)),
+        Relation::Less => mask2(a, b, |x, y| f(x) < f(y)),
+        Relation::LessEqual => mask2(a, b, |x, y| f(x) <= f(y)),
+        Relation::Differ => mask2(a, b, |x, y| f(x) < f(y) || f(x) > f(y)),
+        Relation::Unordered => mask2(a, b, |x, y| f(x).is_nan() || f(y).is_nan()),
+    }
+}
+
+#[inline(always)]
+fn relate64(relation: Relation, a: &Lanes64, b: &Lanes64) -> Mask {
+    let f = f64::from_bits;
+    match relation {
+        Relation::Equal => mask2(a, b, |x, y| f(x) == f(y)),
+        Relation::Less => mask2(a, b, |x, y| f(x) < f(y)),
+        Relation::LessEqual => mask2(a, b, |x, y| f(x) <= f(y)),
+        Relation::Differ => mask2(a, b, |x, y| f(x) < f(y) || f(x) > f(y)),
+        Relation::Unordered => mask2(a, b, |x, y| f(x).is_nan() || f(y).is_nan()),
     }
 }
 
@@ -115,18 +145,18 @@ pub fn flush32(x: u32) -> u32 {
     if x & 0x7f80_0000 == 0 { x & 0x8000_0000 } else { x }
 }
 
-/// A half's value, up to a factor: its magnitude's bits as a number, which has the same order.
+/// A half's value, up to a factor, as a single's bits: its magnitude's bits as a number, which has the same order.
 #[inline(always)]
-fn order_f16(x: u32, flush: bool) -> f32 {
+fn order_f16(x: u32, flush: bool) -> u32 {
     let magnitude = x & 0x7fff;
     let magnitude = if flush && magnitude < 0x0400 { 0 } else { magnitude };
-    let value = if magnitude > 0x7c00 { f32::NAN } else { magnitude as f32 };
-    if x & 0x8000 != 0 { -value } else { value }
+    let value = if magnitude > 0x7c00 { f32::NAN } else { magnitude as i32 as f32 };
+    value.to_bits() | (x & 0x8000) << 16
 }
 
+/// `shift`: 16 for the high halves of packed operands, else 0.
 #[inline(always)]
-fn test32(test: Test, a: &Lanes32, b: &Lanes32, high: bool) -> Mask {
-    let half = |x: u32| if high { x >> 16 } else { x & 0xffff };
+fn test32(test: Test, a: &Lanes32, b: &Lanes32, shift: u32) -> Mask {
     match test {
         Test::Equal16 => mask2(a, b, |x, y| (x ^ y) & 0xffff == 0),
         Test::LessS16 => mask2(a, b, |x, y| (s16(x) as i32) < s16(y) as i32),
@@ -134,14 +164,27 @@ fn test32(test: Test, a: &Lanes32, b: &Lanes32, high: bool) -> Mask {
         Test::Equal32 => mask2(a, b, |x, y| x == y),
         Test::LessS32 => mask2(a, b, |x, y| (x as i32) < y as i32),
         Test::LessU32 => mask2(a, b, |x, y| x < y),
-        Test::F32(relation) => relate(relation, a, b, f32::from_bits),
-        Test::F32Flush(relation) => relate(relation, a, b, |x| f32::from_bits(flush32(x))),
-        Test::F16(relation) => relate(relation, a, b, |x| order_f16(half(x), false)),
-        Test::F16Flush(relation) => relate(relation, a, b, |x| order_f16(half(x), true)),
-        Test::Bf16(relation) => relate(relation, a, b, |x| f32::from_bits(half(x) << 16)),
-        // `test64` has these.
-        Test::Equal64 | Test::LessS64 | Test::LessU64 | Test::F64(_) => 0,
+        Test::F32(relation) => relate32(relation, a, b),
+        _ => test_converted(test, a, b, shift),
     }
+}
+
+/// Comparisons of what is made single precision first.
+#[inline(always)]
+fn test_converted(test: Test, a: &Lanes32, b: &Lanes32, shift: u32) -> Mask {
+    let (relation, a, b) = match test {
+        Test::F32Flush(relation) => (relation, map1(a, flush32), map1(b, flush32)),
+        Test::F16(relation) => {
+            (relation, map1(a, |x| order_f16(x >> shift, false)), map1(b, |x| order_f16(x >> shift, false)))
+        }
+        Test::F16Flush(relation) => {
+            (relation, map1(a, |x| order_f16(x >> shift, true)), map1(b, |x| order_f16(x >> shift, true)))
+        }
+        Test::Bf16(relation) => (relation, map1(a, |x| x >> shift << 16), map1(b, |x| x >> shift << 16)),
+        // The callers have the others.
+        _ => return 0,
+    };
+    relate32(relation, &a, &b)
 }
 
 #[inline(always)]
@@ -150,7 +193,7 @@ fn test64(test: Test, a: &Lanes64, b: &Lanes64) -> Mask {
         Test::Equal64 => mask2(a, b, |x, y| x == y),
         Test::LessS64 => mask2(a, b, |x, y| (x as i64) < y as i64),
         Test::LessU64 => mask2(a, b, |x, y| x < y),
-        Test::F64(relation) => relate(relation, a, b, f64::from_bits),
+        Test::F64(relation) => relate64(relation, a, b),
         _ => 0,
     }
 }

@@ -22,12 +22,12 @@ impl Integer {
                 (r.d, low16(binary32(*op, &extend16(get(r.a), *signed), &extend16(get(r.b), *signed))))
             }
             Binary32(op, r) => (r.d, binary32(*op, get(r.a), get(r.b))),
-            Binary32Only(op, r) => (r.d, only32_2(*op, get(r.a), get(r.b))),
+            Special2(op, r) => (r.d, special2(*op, get(r.a), get(r.b))),
             Ternary16 { op, signed, r } => {
                 (r.d, low16(ternary32(*op, &extend16(get(r.a), *signed), &extend16(get(r.b), *signed), get(r.c))))
             }
             Ternary32(op, r) => (r.d, ternary32(*op, get(r.a), get(r.b), get(r.c))),
-            Ternary32Only(op, r) => (r.d, only32_3(*op, get(r.a), get(r.b), get(r.c))),
+            Special3(op, r) => (r.d, special3(*op, get(r.a), get(r.b), get(r.c))),
             Logic32(op, r) => (r.d, logic32(*op, get(r.a), get(r.b))),
             Shift16(op, r) => (r.d, shift16(*op, get(r.a), get(r.b))),
             Shift32(op, r) => (r.d, shift32(*op, get(r.a), get(r.b))),
@@ -40,14 +40,13 @@ impl Integer {
             CopySign32(r) => (r.d, copysign32(get(r.a), get(r.b))),
             Join16(r) => (r.d, join16(get(r.a), get(r.b))),
             Set { comparison, d, yes } => {
-                let holds = comparison.combined(registers, comparison.holds(registers, false));
-                (*d, select(holds, &[*yes; LANES], &[0; LANES]))
-            }
-            SetPacked { comparison, d, yes } => {
-                let low = comparison.combined(registers, comparison.holds(registers, false));
-                let high = comparison.combined(registers, comparison.holds(registers, true));
-                let low = select(low, &[*yes; LANES], &[0; LANES]);
-                (*d, join16(&low, &select(high, &[*yes; LANES], &[0; LANES])))
+                let [first, second] = comparison.answers(registers);
+                let value = select(first, &[*yes; LANES], &[0; LANES]);
+                if comparison.packed {
+                    (*d, join16(&value, &select(second, &[*yes; LANES], &[0; LANES])))
+                } else {
+                    (*d, value)
+                }
             }
             _ => return self.execute64(registers, active),
         };
@@ -86,21 +85,12 @@ impl Integer {
     fn execute_predicate(&self, registers: &mut Registers, active: Mask) {
         use Integer::*;
         let (d, value): (Reg, Mask) = match self {
-            Setp { comparison, p, q: None } => (*p, comparison.combined(registers, comparison.holds(registers, false))),
-            Setp { comparison, p, q: Some(q) } => {
-                let holds = comparison.holds(registers, false);
-                let not = comparison.combined(registers, !holds);
-                let yes = comparison.combined(registers, holds);
-                registers.set_pred(*q, not, active);
-                (*p, yes)
-            }
-            SetpPacked { comparison, p, q } => {
-                let (low, high) = (comparison.holds(registers, false), comparison.holds(registers, true));
-                let (low, high) = (comparison.combined(registers, low), comparison.combined(registers, high));
+            Setp { comparison, p, q } => {
+                let [first, second] = comparison.answers(registers);
                 if let Some(q) = q {
-                    registers.set_pred(*q, high, active);
+                    registers.set_pred(*q, second, active);
                 }
-                (*p, low)
+                (*p, first)
             }
             Predicates(op, negated, r) => {
                 let a = negate_if(negated[0], registers.get_pred(r.a));

@@ -121,7 +121,7 @@ fn comparison(form: &mut Form, parts: &Parts, ty: Type) -> Result<Comparison, St
         }
         None => None,
     };
-    Ok(Comparison { test, inverted, a, b, combine })
+    Ok(Comparison { test, inverted, packed: packed(ty), a, b, combine })
 }
 
 /// `setp.CmpOp{.BoolOp}{.ftz}.type`
@@ -130,7 +130,7 @@ pub fn setp(form: &mut Form, modifiers: &[&str]) -> Result<Integer, String> {
     let (Some(ty), Some(parts)) = (Type::parse(ty), Parts::parse(rest)) else { return form.unknown() };
     let comparison = comparison(form, &parts, ty)?;
     let (p, q) = form.write_pair(Type::Pred, Type::Pred)?;
-    Ok(if packed(ty) { Integer::SetpPacked { comparison, p, q } } else { Integer::Setp { comparison, p, q } })
+    Ok(Integer::Setp { comparison, p, q })
 }
 
 /// `set.CmpOp{.BoolOp}{.ftz}.dtype.stype`
@@ -140,9 +140,12 @@ pub fn set(form: &mut Form, modifiers: &[&str]) -> Result<Integer, String> {
         return form.unknown();
     };
     let Some(yes) = truth(to, from) else { return form.unknown() };
+    // Nothing about bf16 flushes, not even a bf16 result.
+    if parts.flush && to == Type::Bf16 {
+        return form.unknown();
+    }
     let comparison = comparison(form, &parts, from)?;
-    let d = form.write(to)?;
-    Ok(if packed(from) { Integer::SetPacked { comparison, d, yes } } else { Integer::Set { comparison, d, yes } })
+    Ok(Integer::Set { comparison, d: form.write(to)?, yes })
 }
 
 /// What `set` writes for "true" (into each half for packed sources); `None` if the types do not go together.

@@ -2,7 +2,7 @@
 //!
 //! Each variant of [`Integer`] is a shape (widths and number of operands) with an operation of that shape; the
 //! `lower_…` files say which PTX forms there are, the others what the operations compute. A 16-bit value lies in a
-//! 32-bit register; operations read its low 16 bits alone and write the high ones as zeros.
+//! 32-bit register; no result depends on what is above it there, and what is computed has zeros above it.
 //! (PTX ISA, "Instruction Set"; every file names its sections.)
 
 mod arithmetic;
@@ -22,12 +22,12 @@ use crate::lower::operands::Operands;
 use crate::program::Class::{self, Pred, R32, R64};
 use crate::program::{Access, Mask, Reg, Registers, Visit};
 use crate::ptx::ast::Instruction;
-use arithmetic::{Binary, Binary32, Ternary, Ternary32, Unary};
+use arithmetic::{Binary, Special2, Special3, Ternary, Unary};
 use bits::{Bits2, Bits3, Count, Logic, Shift};
 use carry::Flag;
 use compare::{Comparison, Kind};
 use form::{Form, R1, R2, R3, R4};
-use select::{Parts, Sign, Split};
+use select::{Group, Sign, Split};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Integer {
@@ -44,7 +44,8 @@ pub enum Integer {
     },
     Binary32(Binary, R2),
     Binary64(Binary, R2),
-    Binary32Only(Binary32, R2),
+    /// What has only a 32-bit result.
+    Special2(Special2, R2),
     MulWide {
         signed: bool,
         r: R2,
@@ -56,7 +57,7 @@ pub enum Integer {
     },
     Ternary32(Ternary, R3),
     Ternary64(Ternary, R3),
-    Ternary32Only(Ternary32, R3),
+    Special3(Special3, R3),
     MadWide {
         signed: bool,
         r: R3,
@@ -114,19 +115,8 @@ pub enum Integer {
         p: Reg,
         q: Option<Reg>,
     },
-    /// Packed halves: p is the low half's result, q the high half's.
-    SetpPacked {
-        comparison: Comparison,
-        p: Reg,
-        q: Option<Reg>,
-    },
-    /// `yes` is what "true" writes.
+    /// `yes` is what "true" writes, into a half if the operands are packed.
     Set {
-        comparison: Comparison,
-        d: Reg,
-        yes: u32,
-    },
-    SetPacked {
         comparison: Comparison,
         d: Reg,
         yes: u32,
@@ -147,8 +137,8 @@ pub enum Integer {
     Join32(R2),
     Split16(Split),
     Split32(Split),
-    Pack(Parts),
-    Unpack(Parts),
+    Pack(Group),
+    Unpack(Group),
 }
 
 /// Whether the last modifier is a type of floating point: then another part has the form.
@@ -188,13 +178,13 @@ impl Integer {
             Unary16(_, r) | Unary32(_, r) | Count32(_, r) => r.visit(visit, [R32, R32]),
             Unary64(_, r) => r.visit(visit, [R64, R64]),
             Count64(_, r) => r.visit(visit, [R32, R64]),
-            Binary16 { r, .. } | Binary32(_, r) | Binary32Only(_, r) => r.visit(visit, [R32; 3]),
+            Binary16 { r, .. } | Binary32(_, r) | Special2(_, r) => r.visit(visit, [R32; 3]),
             Logic32(_, r) | Shift16(_, r) | Shift32(_, r) | Bits2(_, r) => r.visit(visit, [R32; 3]),
             CopySign32(r) | Join16(r) => r.visit(visit, [R32; 3]),
             Binary64(_, r) | Logic64(_, r) | CopySign64(r) => r.visit(visit, [R64; 3]),
             MulWide { r, .. } | Join32(r) => r.visit(visit, [R64, R32, R32]),
             Shift64(_, r) => r.visit(visit, [R64, R64, R32]),
-            Ternary16 { r, .. } | Ternary32(_, r) | Ternary32Only(_, r) => r.visit(visit, [R32; 4]),
+            Ternary16 { r, .. } | Ternary32(_, r) | Special3(_, r) => r.visit(visit, [R32; 4]),
             Bits3(_, r) | Logic3 { r, .. } | SelectSign32(_, r) => r.visit(visit, [R32; 4]),
             Ternary64(_, r) => r.visit(visit, [R64; 4]),
             MadWide { r, .. } => r.visit(visit, [R64, R32, R32, R64]),
@@ -234,12 +224,12 @@ impl Integer {
             }
             Integer::Predicates(_, _, r) => r.visit(visit, [Pred; 3]),
             Integer::PredicateMove { r, .. } => r.visit(visit, [Pred; 2]),
-            Integer::Setp { comparison, p, q } | Integer::SetpPacked { comparison, p, q } => {
+            Integer::Setp { comparison, p, q } => {
                 comparison.visit(visit);
                 visit(Access::Write, Pred, p);
                 q.iter_mut().for_each(|q| visit(Access::Write, Pred, q));
             }
-            Integer::Set { comparison, d, .. } | Integer::SetPacked { comparison, d, .. } => {
+            Integer::Set { comparison, d, .. } => {
                 comparison.visit(visit);
                 visit(Access::Write, R32, d);
             }

@@ -34,7 +34,7 @@ pub fn chooses(sign: Sign, c: &Lanes32) -> Mask {
 
 /// Packing and unpacking that is rarer than halves of 32 and 64 bits: two or four bytes, four halves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Parts {
+pub struct Group {
     pub whole: Reg,
     /// Whether `whole` is a 64-bit register.
     pub wide: bool,
@@ -44,7 +44,7 @@ pub struct Parts {
     pub bits: u32,
 }
 
-impl Parts {
+impl Group {
     pub fn visit(&mut self, visit: Visit, packs: bool) {
         let class = if self.wide { Class::R64 } else { Class::R32 };
         if !packs {
@@ -62,7 +62,7 @@ impl Parts {
         let mut whole: Lanes64 = [0; LANES];
         for i in 0..(self.count as usize).min(4) {
             let part = registers.get32(self.parts[i]);
-            let (shift, mask) = (self.bits * i as u32 & 63, (1u64 << self.bits) - 1);
+            let (shift, mask) = ((self.bits * i as u32) & 63, (1u64 << self.bits) - 1);
             whole = map2(&whole, part, |w, p| w | (p as u64 & mask) << shift);
         }
         if self.wide {
@@ -77,7 +77,7 @@ impl Parts {
         let whole: Lanes64 =
             if self.wide { *registers.get64(self.whole) } else { map1(registers.get32(self.whole), |x| x as u64) };
         for i in 0..(self.count as usize).min(4) {
-            let (shift, mask) = (self.bits * i as u32 & 63, (1u64 << self.bits) - 1);
+            let (shift, mask) = ((self.bits * i as u32) & 63, (1u64 << self.bits) - 1);
             registers.set32(self.parts[i], map1(&whole, |w| (w >> shift & mask) as u32), active);
         }
     }
@@ -244,9 +244,9 @@ fn unpack(form: &mut Form, ty: Type, parts: &[Operand]) -> Result<Integer, Strin
     })
 }
 
-fn group(whole: Reg, ty: Type, element: Type, regs: &[Reg]) -> Parts {
+fn group(whole: Reg, ty: Type, element: Type, regs: &[Reg]) -> Group {
     let part = |i: usize| regs.get(i).copied().unwrap_or(whole);
-    Parts {
+    Group {
         whole,
         wide: class_of(ty) == Class::R64,
         parts: [part(0), part(1), part(2), part(3)],

@@ -61,6 +61,20 @@ fn answer(found: Option<*const c_char>, text: Out<*const c_char>) -> u32 {
     }
 }
 
+/// Not part of CUDA: the report of the launches so far, as JSON where `json` is not 0, else as a table. `needed` gets the
+/// bytes with the final NUL; `text` may be null to learn them.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEmulatorReport(text: Out<u8>, room: usize, needed: Out<usize>, json: u32) -> u32 {
+    crate::driver::call("cuEmulatorReport", |d| {
+        let report = d.report.text(json != 0);
+        needed.put_if_wanted(report.len() + 1);
+        if text.is_null() {
+            return Ok(());
+        }
+        put_text(text, i32::try_from(room).unwrap_or(i32::MAX), &report)
+    })
+}
+
 fn put_text(to: Out<u8>, room: i32, text: &str) -> Result<()> {
     let room = usize::try_from(room).ok().filter(|&room| room > 0);
     let room = room.ok_or_else(|| Fault::new(Code::InvalidValue, "no room for the text and its final NUL"))?;

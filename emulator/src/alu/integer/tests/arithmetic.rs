@@ -196,11 +196,12 @@ fn check_carry(form: &str, ty: Type, sources: usize, f: fn(Type, &[i128], i128) 
     let checked = Case { carry: [reads, writes], ..with_operands(&form, list, &[ty], &vec![ty; sources], |_| vec![]) };
     check_visit(&checked, &mut op.clone(), &from, &to, &mut operands);
 
+    let edges = edges(ty);
     let (mut random, mut registers, flag) = (Random(SEED), allocate(&operands), operands.carry());
     for _ in 0..WARPS {
         let active = random.next() as Mask;
         for lane in 0..LANES {
-            from.iter().for_each(|&(class, reg)| poke(&mut registers, class, reg, lane, random.value(ty)));
+            from.iter().for_each(|&(class, reg)| poke(&mut registers, class, reg, lane, random.value(ty, &edges)));
             poke(&mut registers, Class::Pred, flag, lane, random.next());
         }
         let before = registers.clone();

@@ -119,11 +119,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A value of a type, mostly an edge.
-    fn value(&mut self, ty: Type) -> u64 {
+    /// A value of a type, mostly one of its `edges`.
+    fn value(&mut self, ty: Type, edges: &[u64]) -> u64 {
         let (choice, random) = (self.next(), self.next());
         let width = if ty.bytes() == 8 { u64::MAX } else { (1 << (8 * ty.bytes())) - 1 };
-        let edges = edges(ty);
         match choice % 10 {
             _ if ty == Type::Pred => random & 1,
             0..7 => edges[(random % edges.len() as u64) as usize] & width,
@@ -190,14 +189,16 @@ fn check_warps(case: &Case, warps: usize) {
     check_visit(case, &mut op, &from, &to, &mut operands);
     let mut random = Random(SEED);
     let mut registers = allocate(&operands);
+    let edges: Vec<Vec<u64>> = case.from.iter().map(|&ty| edges(ty)).collect();
     for warp in 0..warps {
         // What lies above a 16-bit value must not matter.
         let dirty = warp % 4 == 3;
         let active = if warp % 2 == 0 { Mask::MAX } else { random.next() as Mask };
         for lane in 0..LANES {
-            for (&(class, reg), &ty) in from.iter().zip(&case.from) {
+            for (i, &(class, reg)) in from.iter().enumerate() {
+                let ty = case.from[i];
                 let above = if dirty && ty.bytes() == 2 { random.next() << 16 } else { 0 };
-                let bits = random.value(ty) | above;
+                let bits = random.value(ty, &edges[i]) | above;
                 poke(&mut registers, class, reg, lane, bits);
             }
             for &(class, reg) in &to {

@@ -152,6 +152,7 @@ fn unknown_comparisons_are_named() {
     check_refused("setp.lt.ftz.bf16x2", &[Pred], &[B32, B32]);
     check_refused("set.lt.ftz.u32.s32", &[U32], &[S32, S32]);
     check_refused("set.lt.u32", &[U32], &[S32, S32]);
+    check_refused("set.lt.ftz.bf16.f32", &[Type::Bf16], &[F32, F32]);
 }
 
 #[test]

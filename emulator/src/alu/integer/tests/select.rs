@@ -48,8 +48,8 @@ fn moves() {
 
 #[test]
 fn signs_are_copied() {
-    check(&case("copysign.f32", F32, &[F32, F32], |s| s[0] >> 31 << 31 | s[1] % (1 << 31)));
-    check(&case("copysign.f64", F64, &[F64, F64], |s| s[0] >> 63 << 63 | s[1] % (1 << 63)));
+    check(&case("copysign.f32", F32, &[F32, F32], |s| (s[0] >> 31 << 31) + s[1] % (1 << 31)));
+    check(&case("copysign.f64", F64, &[F64, F64], |s| (s[0] >> 63 << 63) + s[1] % (1 << 63)));
 }
 
 /// Whole and element of every vector form.

@@ -1,0 +1,90 @@
+//! C programs against hand-declared prototypes, linked with `-lcuda` and run with `LD_LIBRARY_PATH`.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+/// Compiles `tests/c/NAME.c` and runs it, in a folder of the test's own.
+fn run(test: &str, name: &str, arguments: &[PathBuf], variables: &[(&str, &str)]) -> Output {
+    let folder = common::driver_folder(test);
+    let program = folder.join(name);
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
+    let compiled = Command::new(compiler)
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(file("c").join(name).with_extension("c"))
+        .arg("-L")
+        .arg(&folder)
+        .arg("-lcuda")
+        .output()
+        .expect("a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", folder).envs(variables.iter().copied());
+    command.output().expect("the program")
+}
+
+fn succeeds(test: &str, name: &str, arguments: &[PathBuf], variables: &[(&str, &str)]) -> (String, String) {
+    let output = run(test, name, arguments, variables);
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}\n{out}\n{err}", output.status);
+    (out, err)
+}
+
+#[test]
+fn saxpy_from_every_kind_of_image() {
+    for fatbin in ["size", "speed", "none"] {
+        let fatbin = file("fatbin").join(fatbin).with_extension("fatbin");
+        let (out, err) = succeeds("saxpy", "saxpy", &[file("saxpy.ptx"), fatbin], &[]);
+        assert_eq!((out.as_str(), err.as_str()), ("NVIDIA GeForce RTX 4090 (emulated): 0 failures\n", ""));
+    }
+}
+
+#[test]
+fn bad_input_is_an_error_code_with_a_diagnosis() {
+    let (out, _) = succeeds("bad_input", "bad_input", &[file("saxpy.ptx"), file("fatbin/sm89.fatbin")], &[]);
+    assert!(out.ends_with("\n0 failures\n"), "{out}");
+}
+
+#[test]
+fn order_between_streams_and_the_host() {
+    let (out, _) = succeeds("streams", "streams", &[file("saxpy.ptx")], &[]);
+    assert!(out.ends_with("\n0 failures\n"), "{out}");
+}
+
+#[test]
+fn a_hang_a_leak_and_the_report_of_both() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.json");
+    let _ = std::fs::remove_file(&path);
+    let variables = [("HANDGRAD_EMULATOR_STEPS", "10000"), ("HANDGRAD_EMULATOR_REPORT", path.to_str().unwrap())];
+    let (out, err) = succeeds("report", "report", &[], &variables);
+    assert!(out.ends_with("\n0 failures\n"), "{out}");
+    assert!(err.contains("cuda-emulator: leak: ") && err.contains("321 bytes"), "{err}");
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(report["kernels"][0]["kernel"], "nothing");
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|found| found["code"] == 702 && found["count"] == 1), "{findings:?}");
+    assert!(findings.iter().any(|found| found["code"] == 401), "{findings:?}");
+}
+
+#[test]
+fn quiet_says_nothing_on_standard_error() {
+    let variables = [("HANDGRAD_EMULATOR_STEPS", "10000"), ("HANDGRAD_EMULATOR_QUIET", "1")];
+    let (out, err) = succeeds("quiet", "report", &[], &variables);
+    assert!(out.ends_with("\n0 failures\n"), "{out}");
+    assert_eq!(err, "");
+}
+
+#[test]
+fn a_variable_that_is_no_number_is_named() {
+    let output = run("number", "report", &[], &[("HANDGRAD_EMULATOR_STEPS", "many")]);
+    assert!(!output.status.success());
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains("HANDGRAD_EMULATOR_STEPS=\"many\": expected a whole number"), "{err}");
+}
