@@ -88,3 +88,14 @@ fn a_variable_that_is_no_number_is_named() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.contains("HANDGRAD_EMULATOR_STEPS=\"many\": expected a whole number"), "{err}");
 }
+
+#[test]
+fn the_script_says_how_it_is_used() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/emulated");
+    let output = Command::new(&script).output().expect("scripts/emulated");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("usage: scripts/emulated PROGRAM"));
+    let output = Command::new(&script).arg("no-such-program-anywhere").output().expect("scripts/emulated");
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "emulated: no-such-program-anywhere: no such program\n");
+}

@@ -23,6 +23,7 @@ pub enum Class {
     Half,
     SpecialFunction,
     Convert,
+    /// Also comparisons, selections and moves of any type.
     Integer,
     GlobalLoad,
     GlobalStore,

@@ -12,100 +12,147 @@ use crate::program::{LANES, Lanes32, Lanes64, Mask};
 const BANKS: usize = 32;
 const SECTOR: u64 = 32;
 
-/// Wavefronts, and the ideal, of an access of `bytes` a lane.
+/// Wavefronts, and the ideal, of an access of `bytes` (1, 2, 4, 8 or 16, aligned) a lane.
 #[inline(always)]
 pub fn shared_wavefronts(addresses: &Lanes32, active: Mask, bytes: u32) -> (u64, u64) {
-    let words = bytes.div_ceil(4).clamp(1, BANKS as u32) as usize;
-    let lanes = BANKS / words;
-    if active == Mask::MAX && bytes >= 4 && consecutive32(addresses, bytes) {
-        return (words as u64, words as u64);
+    if active == Mask::MAX && bytes >= 4 && consecutive(addresses, bytes) {
+        let groups = (bytes / 4) as u64;
+        return (groups, groups);
     }
-    scattered_wavefronts(addresses, active, words, lanes)
+    // What a lane wants is one unit of 4, 8 or 16 bytes; a group of 32, 16 or 8 lanes shares as many columns of units.
+    let shift = bytes.max(4).trailing_zeros();
+    let columns = BANKS >> (shift - 2).min(2);
+    let mut units = [0; LANES];
+    for lane in 0..LANES {
+        units[lane] = addresses[lane] >> shift;
+    }
+    if active != Mask::MAX {
+        // A lane that does not take part repeats the one before it.
+        for lane in 1..LANES {
+            units[lane] = if active >> lane & 1 == 1 { units[lane] } else { units[lane - 1] };
+        }
+    }
+    let (mut fresh, mut falls, mut bits) = (0, 0, [0; LANES]);
+    for lane in 1..LANES {
+        fresh |= ((units[lane] != units[lane - 1]) as Mask) << lane;
+        falls |= ((units[lane] < units[lane - 1]) as Mask) << lane;
+    }
+    for lane in 0..LANES {
+        bits[lane] = (active >> lane & 1) << (units[lane] & (columns as u32 - 1));
+    }
+    let (mut wavefronts, mut ideal) = (0, 0);
+    for first in (0..LANES).step_by(columns) {
+        let lanes = active & (u32::MAX >> (BANKS - columns)) << first;
+        if lanes == 0 {
+            continue;
+        }
+        let mut taken = 0;
+        for lane in first..first + columns {
+            taken |= bits[lane];
+        }
+        let start = lanes & lanes.wrapping_neg();
+        ideal += 1;
+        wavefronts += if taken.count_ones() == lanes.count_ones() {
+            1 // a column for each lane
+        } else if falls & lanes & !start == 0 {
+            passes(&units, columns, fresh & lanes | start)
+        } else {
+            unordered_passes(&units, columns, lanes)
+        };
+    }
+    (wavefronts, ideal)
 }
 
 #[inline(always)]
-fn consecutive32(addresses: &Lanes32, bytes: u32) -> bool {
-    let mut same = addresses[0].is_multiple_of(bytes);
+fn consecutive(addresses: &Lanes32, bytes: u32) -> bool {
+    let mut same = addresses[0] & (bytes - 1) == 0;
     for lane in 0..LANES {
         same &= addresses[lane] == addresses[0].wrapping_add(lane as u32 * bytes);
     }
     same
 }
 
-#[inline(never)]
-fn scattered_wavefronts(addresses: &Lanes32, active: Mask, words: usize, lanes: usize) -> (u64, u64) {
-    let (mut wavefronts, mut ideal) = (0, 0);
-    for first in (0..LANES).step_by(lanes) {
-        let mut wanted = [0; BANKS];
-        let mut count = 0;
-        for lane in first..first + lanes {
-            if active >> lane & 1 == 1 {
-                for word in 0..words {
-                    wanted[count] = (addresses[lane] / 4).wrapping_add(word as u32);
-                    count += 1;
-                }
-            }
-        }
-        if count > 0 {
-            wavefronts += passes(&mut wanted, count);
-            ideal += 1;
-        }
+/// The most units that one column has to serve; the units of `lanes` are distinct.
+#[inline(always)]
+fn passes(units: &Lanes32, columns: usize, lanes: Mask) -> u64 {
+    let (mut serves, mut most, mut left) = ([0u8; BANKS], 0, lanes);
+    while left != 0 {
+        let column = units[left.trailing_zeros() as usize] as usize & (columns - 1) & (BANKS - 1);
+        serves[column] += 1;
+        most = most.max(serves[column]);
+        left &= left - 1;
     }
-    (wavefronts, ideal)
+    most as u64
 }
 
-/// Serves one word a bank and pass until none of the first `count` words is left.
-fn passes(wanted: &mut [u32; BANKS], mut count: usize) -> u64 {
-    const FREE: u32 = u32::MAX; // no word has this number: addresses are four times it
-    let mut passes = 0;
-    while count > 0 {
-        passes += 1;
-        let mut served = [FREE; BANKS];
-        let mut left = 0;
-        for index in 0..count {
-            let word = wanted[index];
-            let bank = &mut served[word as usize % BANKS];
-            if *bank == FREE {
-                *bank = word;
-            } else if *bank != word {
-                wanted[left] = word;
-                left += 1;
-            }
-        }
-        count = left;
+#[inline(never)]
+fn unordered_passes(units: &Lanes32, columns: usize, lanes: Mask) -> u64 {
+    let mut sorted = [0; LANES];
+    let mut count = 0;
+    for lane in 0..LANES {
+        sorted[count] = units[lane];
+        count += (lanes >> lane & 1) as usize;
     }
-    passes
+    sorted[..count].sort_unstable();
+    let fresh = (1..count).fold(1, |fresh, i| fresh | ((sorted[i] != sorted[i - 1]) as Mask) << i);
+    passes(&sorted, columns, fresh)
 }
 
 /// Wavefronts, and the ideal, of `ldmatrix` or `stmatrix`: lane 8m+r gives the address of row r of matrix m.
 pub fn matrix_wavefronts(rows: &Lanes32, matrices: usize) -> (u64, u64) {
     let active = (1u64 << (8 * matrices.min(4))) - 1;
-    scattered_wavefronts(rows, active as Mask, 4, 8)
+    shared_wavefronts(rows, active as Mask, 16)
 }
 
 /// Sectors, and the ideal, of an access of `bytes` (at most 32) a lane.
 #[inline(always)]
 pub fn global_sectors(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64) {
-    let all = LANES as u64 * bytes as u64;
-    if active == Mask::MAX && consecutive64(addresses, bytes) {
-        let first = addresses[0] / SECTOR;
-        let last = addresses[0].wrapping_add(all - 1) / SECTOR;
+    if active == Mask::MAX && consecutive_wide(addresses, bytes as u64) {
+        let all = LANES as u64 * bytes as u64;
+        let (first, last) = (addresses[0] / SECTOR, addresses[0].wrapping_add(all - 1) / SECTOR);
         return (last.wrapping_sub(first) + 1, all.div_ceil(SECTOR));
     }
-    scattered_sectors(addresses, active, bytes)
+    let mut sorted = *addresses;
+    if active != Mask::MAX {
+        if active == 0 {
+            return (0, 0);
+        }
+        // The active lanes' addresses, then the last again.
+        let mut count = 0;
+        for lane in 0..LANES {
+            sorted[count] = addresses[lane];
+            count += (active >> lane & 1) as usize;
+        }
+        let last = sorted[count - 1];
+        sorted[count..].fill(last);
+    }
+    let bytes = bytes as u64;
+    let (mut plain, mut sectors, mut distinct) = (bytes.is_power_of_two() && bytes <= SECTOR, 1, 1);
+    plain &= sorted[0] & bytes.wrapping_sub(1) == 0;
+    for lane in 1..LANES {
+        let (before, here) = (sorted[lane - 1], sorted[lane]);
+        plain &= (here >= before) & (here & bytes.wrapping_sub(1) == 0);
+        sectors += (here / SECTOR != before / SECTOR) as u64;
+        distinct += (here != before) as u64;
+    }
+    match plain {
+        true => (sectors, (distinct * bytes).div_ceil(SECTOR)),
+        false => scattered_sectors(addresses, active, bytes),
+    }
 }
 
 #[inline(always)]
-fn consecutive64(addresses: &Lanes64, bytes: u32) -> bool {
+fn consecutive_wide(addresses: &Lanes64, bytes: u64) -> bool {
     let mut same = bytes > 0;
     for lane in 0..LANES {
-        same &= addresses[lane] == addresses[0].wrapping_add(lane as u64 * bytes as u64);
+        same &= addresses[lane] == addresses[0].wrapping_add(lane as u64 * bytes);
     }
     same
 }
 
+/// In any order, with any alignment.
 #[inline(never)]
-fn scattered_sectors(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64) {
+fn scattered_sectors(addresses: &Lanes64, active: Mask, bytes: u64) -> (u64, u64) {
     // A hash table of sectors, each with the bytes touched in it; 32 lanes touch at most 64.
     const SLOTS: usize = 64;
     let mut sectors = [0; SLOTS];
@@ -119,7 +166,7 @@ fn scattered_sectors(addresses: &Lanes64, active: Mask, bytes: u32) -> (u64, u64
         sectors[slot] = sector;
         touched[slot] |= (u32::MAX >> (32 - bytes)) << (address % SECTOR);
     };
-    let bytes = (bytes as u64).clamp(1, SECTOR);
+    let bytes = bytes.clamp(1, SECTOR);
     for lane in 0..LANES {
         if active >> lane & 1 == 1 {
             let address = addresses[lane];
@@ -213,6 +260,7 @@ mod tests {
         assert_eq!(global_sectors(&wide(|l| 4 * (31 - l)), all, 4), (4, 4), "backwards");
         assert_eq!(global_sectors(&wide(|l| 4 * l), 0x00ff, 4), (1, 1));
         assert_eq!(global_sectors(&wide(|l| 4 * l), 0, 4), (0, 0));
+        assert_eq!(global_sectors(&wide(|l| 4096 + 6 * l), all, 4), (6, 4), "misaligned, with gaps");
         assert_eq!(global_sectors(&wide(|l| u64::MAX - 3 - 4 * l), all, 4), (4, 4), "the end of the address space");
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::abi::{Handle, In, KernelArguments};
-use super::host::HostKind;
 use super::memory::device_use;
 use super::state::Driver;
 use crate::device::{Launch, Outcome};
@@ -51,7 +50,10 @@ impl Driver {
         self.map_arguments(&params)?;
         let result = self.run(&launch, shape.stream, owner);
         if let Err(fault) = &result {
-            self.streams.get_mut(shape.stream)?.faults.push(fault.clone());
+            let faults = &mut self.streams.get_mut(shape.stream)?.faults;
+            if faults.is_empty() {
+                faults.push(fault.clone());
+            }
         }
         result
     }
@@ -79,11 +81,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Pinned memory is usable by its host address: what an argument may point to is mapped.
+    /// Pinned and registered memory is usable by its host address: what an argument may point to is mapped.
     fn map_arguments(&mut self, params: &[u8]) -> Result<()> {
         for word in params.chunks_exact(8) {
             let address = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            if self.host.holding(address).is_some_and(|block| !block.mapped && block.kind == HostKind::Pinned) {
+            if self.host.holding(address).is_some_and(|block| !block.mapped) {
                 self.map(address)?;
             }
         }

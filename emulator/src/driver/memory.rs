@@ -40,10 +40,18 @@ impl Driver {
         if address == 0 {
             return Ok(());
         }
-        let owner = self.owner()?;
+        self.release(self.owner()?, address)
+    }
+
+    fn release(&mut self, owner: u32, address: u64) -> Result<()> {
+        let kind = self.host.holding(address).map(|block| block.kind);
+        if let Some(kind) = kind.filter(|&kind| kind != HostKind::Managed) {
+            let message = format!("{address:#x} is {}, which cuMemFree does not free", kind.name());
+            return Err(Fault::new(Code::InvalidValue, message));
+        }
         self.device.free(owner, address)?;
         self.order.forget(Block::Device(address));
-        if self.host.holding(address).is_some_and(|block| block.kind == HostKind::Managed) {
+        if kind.is_some() {
             self.host.remove(address, &[HostKind::Managed])?;
         }
         Ok(())
@@ -52,12 +60,13 @@ impl Driver {
     pub fn free_async(&mut self, address: u64, stream: Handle) -> Result<()> {
         let owner = self.streams.get(stream)?.owner;
         let when = self.begin(stream)?;
-        let extent = self.device.allocation(address);
-        self.device.free(owner, address)?;
         let what = self.label("cuMemFreeAsync", stream)?;
-        let (start, bytes) = extent?;
-        let used = self.record_uses(when, &[device_use(start, start, bytes, true)], &what);
-        self.order.forget(Block::Device(start));
+        // The device words the diagnosis of an address that it does not know.
+        let used = match self.device.allocation(address) {
+            Ok((start, bytes)) => self.record_uses(when, &[device_use(start, start, bytes, true)], &what),
+            Err(_) => Ok(()),
+        };
+        self.release(owner, address)?;
         used
     }
 

@@ -216,7 +216,7 @@ impl Run<'_> {
                 }
                 return Ok(Flow::Yield(Group { pc: pc + 1, lanes: rest, wait: Wait::Ready }));
             }
-            Op::Trap => return Err(self.fault(Code::IllegalInstruction, at, first(active), "trap executed".into())),
+            Op::Trap => return Err(self.fault(Code::LaunchFailed, at, first(active), "trap executed".into())),
             Op::Printf { format, arguments, to } => self.printf(warp, at, active, *format, *arguments, *to)?,
             Op::AssertFail { message, file, line, function } => {
                 return Err(self.assert_fail(warp, at, active, [*message, *file, *function], *line));

@@ -150,6 +150,7 @@ static void shared_address(CUdeviceptr x) {
     OK(run(NULL, x, (CUdeviceptr)host, N)); /* unified addressing: the host's pointer serves */
     OK(cuCtxSynchronize());
     CHECK(host[0] == 7 && host[N - 1] == 7);
+    FAILS(1, "pinned host memory, which cuMemFree does not free", cuMemFree_v2((CUdeviceptr)host));
     OK(cuMemHostRegister_v2(registered, BYTES, 2));
     OK(cuMemHostGetDevicePointer_v2(&mapped, registered, 0));
     OK(run(NULL, x, mapped, N));
@@ -158,6 +159,10 @@ static void shared_address(CUdeviceptr x) {
     OK(cuMemHostUnregister(registered));
     OK(cuMemFreeHost(host));
     OK(cuMemFree_v2(managed));
+    OK(cuMemAllocManaged(&managed, BYTES, 1));
+    OK(cuMemFreeAsync(managed, NULL));
+    FAILS(1, "", cuMemFreeAsync(managed, NULL));
+    OK(run(NULL, x, x, N));
 }
 
 int main(int argc, char **argv) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cuda_emulator::alu::Alu;
 use cuda_emulator::program::{
     Address, Class, LOCAL_WINDOW, Op, PARAM_WINDOW, Preset, Program, Reg, Registers, SHARED_WINDOW, Value,
 };
@@ -109,7 +110,8 @@ impl Thread {
             return Some(pc + 1);
         }
         match &instruction.op {
-            Op::Alu(alu) => alu.execute(&mut self.registers, 1),
+            Op::Alu(Alu::Integer(op)) => op.execute(&mut self.registers, 1),
+            Op::Alu(Alu::Float(op)) => op.execute(&mut self.registers, 1),
             Op::Load { space, value, address, to, .. } => self.load(*space, *value, address, to),
             Op::Store { space, value, address, from, .. } => self.store(*space, *value, address, from),
             Op::Branch { target } => return Some(*target as usize),

@@ -105,9 +105,9 @@ impl Float {
         match self {
             Float::Arithmetic(op) => {
                 let class = if op.kind == Kind::Double { Class::R64 } else { Class::R32 };
-                for reg in &mut op.from[..op.operation.arity()] {
-                    visit(Access::Read, class, reg);
-                }
+                let (used, rest) = op.from.split_at_mut(op.operation.arity());
+                used.iter_mut().for_each(|reg| visit(Access::Read, class, reg));
+                rest.fill(used[0]); // renumbered like the first
                 visit(Access::Write, class, &mut op.to);
             }
             Float::Convert(op) => op.visit(visit),
