@@ -28,6 +28,7 @@ pub mod limits;
 pub mod lower;
 pub mod memory;
 pub mod numerics;
+pub mod occupancy;
 pub mod printf;
 pub mod program;
 pub mod ptx;

@@ -1,8 +1,8 @@
 //! Whether a launch fits the card. (CUDA C++ Programming Guide, "Compute Capabilities".)
 
 use crate::device::{Device, Launch};
-use crate::exec::grid::shared_bytes;
 use crate::fault::{Code, Fault, Result};
+use crate::occupancy::{estimated_registers, occupancy, shared_bytes};
 
 /// Registers are given to warps in units of 256: 8 a thread.
 const REGISTER_UNIT: u32 = 8;
@@ -38,7 +38,7 @@ impl Device {
         if registers > self.card.registers_per_block {
             let text = format!(
                 "{threads} threads of about {} registers need {registers}, the card has {} for a block",
-                estimated_registers(launch),
+                estimated_registers(launch.kernel),
                 self.card.registers_per_block
             );
             return fail(Code::LaunchOutOfResources, text);
@@ -106,26 +106,14 @@ impl Device {
         if launch.kernel.max_threads.is_some() || launch.kernel.required_threads.is_some() {
             return 0;
         }
-        threads.next_multiple_of(32) * estimated_registers(launch).next_multiple_of(REGISTER_UNIT)
+        threads.next_multiple_of(32) * estimated_registers(launch.kernel).next_multiple_of(REGISTER_UNIT)
     }
 
     /// Blocks of this launch that the card holds at once.
     pub fn resident_blocks(&self, launch: &Launch) -> u64 {
-        let card = &self.card;
-        let threads: u32 = launch.block.iter().product::<u32>().next_multiple_of(32).max(32);
-        let registers = threads * estimated_registers(launch).next_multiple_of(REGISTER_UNIT).max(REGISTER_UNIT);
-        let shared = shared_bytes(launch.kernel, launch.dynamic_shared) + card.shared_reserved_per_block;
-        let most = card
-            .blocks_per_multiprocessor
-            .min(card.threads_per_multiprocessor / threads)
-            .min((card.registers_per_multiprocessor / registers).max(1))
-            .min(card.shared_per_multiprocessor / shared);
-        most.max(1) as u64 * card.multiprocessors as u64
+        let threads: u32 = launch.block.iter().product();
+        let shared = shared_bytes(launch.kernel, launch.dynamic_shared);
+        let blocks = occupancy(&self.card, threads, estimated_registers(launch.kernel), shared).blocks_per_multiprocessor;
+        blocks.max(1) as u64 * self.card.multiprocessors as u64
     }
-}
-
-/// Registers a thread: what is live at once, within what the compiler may use. ptxas decides in the end; the emulator
-/// does not run it.
-fn estimated_registers(launch: &Launch) -> u32 {
-    launch.kernel.live_registers.min(launch.kernel.max_registers.unwrap_or(255)).clamp(16, 255)
 }

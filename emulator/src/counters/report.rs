@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::roofline::{Occupancy, Roofline, estimated_registers, occupancy, roofline, shared_bytes};
+use super::roofline::{Roofline, roofline};
+use crate::occupancy::{Occupancy, estimated_registers, occupancy, shared_bytes};
 use super::{Counters, Derived, Listing, Share};
 use crate::card::Card;
 use crate::device::{Launch, Outcome};
@@ -145,7 +146,7 @@ impl Report {
             dynamic_shared: launch.dynamic_shared,
             registers,
             launches: 0,
-            occupancy: occupancy(&self.card, threads, registers, shared_bytes(launch)),
+            occupancy: occupancy(&self.card, threads, registers, shared_bytes(program, launch.dynamic_shared)),
             blocks: launch.grid.iter().map(|&n| n as u64).product(),
             touched_bytes: 0,
             listing: Listing::of(program),

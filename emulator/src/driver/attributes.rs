@@ -4,7 +4,7 @@ use super::abi::Handle;
 use super::occupancy;
 use super::state::Driver;
 use crate::card::Card;
-use crate::counters::roofline::estimated_registers;
+use crate::occupancy::estimated_registers;
 use crate::fault::{Code, Fault, Result};
 
 /// The highest attribute number of CUDA 13.0.

@@ -3,7 +3,7 @@
 //! `counters::roofline` has the rule; this asks it what the driver's occupancy functions are asked.
 
 use crate::card::Card;
-use crate::counters::roofline::{self, estimated_registers};
+use crate::occupancy::{self, estimated_registers};
 use crate::program::{LANES, Program};
 
 /// Shared memory is given to a block in steps of this many bytes.
@@ -24,7 +24,7 @@ pub fn blocks_per_multiprocessor(card: &Card, program: &Program, threads: u32, d
     if threads == 0 || threads > card.threads_per_block || shared > u64::from(card.shared_per_block_optin) {
         return 0;
     }
-    roofline::occupancy(card, threads, estimated_registers(program), shared as u32).blocks_per_multiprocessor
+    occupancy::occupancy(card, threads, estimated_registers(program), shared as u32).blocks_per_multiprocessor
 }
 
 /// The block size that fills a multiprocessor best, and the blocks that fill the card; larger blocks win ties.

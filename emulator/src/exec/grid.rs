@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::device::Launch;
 use crate::fault::{Code, Fault, Result};
 use crate::memory::global::Memory;
+use crate::occupancy::shared_bytes;
 use crate::program::{Op, Program};
 use crate::ptx::ast::Space;
 use crate::rng::Rng;
@@ -85,11 +86,6 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
             running.push_back(block);
         }
     }
-}
-
-/// Static and dynamic shared memory together.
-pub fn shared_bytes(program: &Program, dynamic: u32) -> u32 {
-    if dynamic == 0 { program.static_shared } else { program.dynamic_shared.saturating_add(dynamic) }
 }
 
 struct Grid<'a> {
