@@ -4,7 +4,8 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::time::{Duration, Instant};
+use std::fs;
+use std::time::Duration;
 
 use support::attention_cases::attention;
 use support::cases::{Case, scan, softmax};
@@ -13,7 +14,7 @@ use support::matmul_cases::{matmul_bf16, matmul_f32};
 use support::nvcc::{O3, ptx};
 use support::training_cases::cross_entropy_f32;
 
-const TIME: Duration = Duration::from_secs(2);
+const TIME: Duration = Duration::from_millis(1500);
 
 fn main() {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
@@ -32,22 +33,32 @@ fn main() {
     }
 }
 
-/// The best of many runs, copies to and from the device included.
+/// The mean of many runs, copies to and from the device included.
 fn measure(case: &Case) {
     let text = ptx(&format!("kernels/{}", case.source), O3);
     let mut gpu = Gpu::new(&text, 0).unwrap();
     case.check(&(case.run)(&mut gpu).unwrap(), 1.0);
-    let (mut best, begin) = (Duration::MAX, Instant::now());
-    while begin.elapsed() < TIME {
-        let mut gpu = Gpu::new(&text, 0).unwrap();
-        let start = Instant::now();
-        (case.run)(&mut gpu).unwrap();
-        best = best.min(start.elapsed());
-    }
     let (warps, lanes) = gpu.outcomes.iter().fold((0, 0), |(warps, lanes), outcome| {
         let sum = |counts: &[u64]| counts.iter().sum::<u64>();
         (warps + sum(&outcome.counters.executed), lanes + sum(&outcome.counters.lanes))
     });
-    let rate = lanes as f64 / best.as_secs_f64() / 1e9;
-    println!("{:36} {:9.2} {:12} {:16.2}", case.name, best.as_secs_f64() * 1e3, warps, rate);
+
+    let (mut total, mut runs) = (Duration::ZERO, 0);
+    while total < TIME {
+        let mut gpu = Gpu::new(&text, 0).unwrap();
+        let start = core_time();
+        for _ in 0..8 {
+            (case.run)(&mut gpu).unwrap();
+        }
+        total += core_time() - start;
+        runs += 8;
+    }
+    let seconds = total.as_secs_f64() / runs as f64;
+    println!("{:36} {:9.2} {:12} {:16.2}", case.name, seconds * 1e3, warps, lanes as f64 / seconds / 1e9);
+}
+
+/// Time that this thread has had on a core (Linux's scheduler statistics): other work on the machine does not count.
+fn core_time() -> Duration {
+    let statistics = fs::read_to_string("/proc/thread-self/schedstat").expect("/proc/thread-self/schedstat");
+    Duration::from_nanos(statistics.split(' ').next().and_then(|n| n.parse().ok()).expect("nanoseconds"))
 }

@@ -113,7 +113,8 @@ impl Device {
     pub fn resident_blocks(&self, launch: &Launch) -> u64 {
         let threads: u32 = launch.block.iter().product();
         let shared = shared_bytes(launch.kernel, launch.dynamic_shared);
-        let blocks = occupancy(&self.card, threads, estimated_registers(launch.kernel), shared).blocks_per_multiprocessor;
+        let blocks =
+            occupancy(&self.card, threads, estimated_registers(launch.kernel), shared).blocks_per_multiprocessor;
         blocks.max(1) as u64 * self.card.multiprocessors as u64
     }
 }

@@ -24,7 +24,7 @@ struct Planted {
 }
 
 fn gpu(file: &str, flags: &[&str], seed: u64) -> Gpu {
-    let options = Options { seed, step_limit: 200_000, ..Options::default() };
+    let options = Options { seed, step_limit: 200_000 };
     Gpu::with(&ptx(&format!("faults/{file}"), flags), options).unwrap_or_else(|fault| panic!("{file}: {fault}"))
 }
 

@@ -27,32 +27,39 @@ fn instructions<'a>(body: &'a [Statement], out: &mut Vec<&'a Instruction>) {
     }
 }
 
+/// The forms of one file.
+fn forms(source: &str, flags: &[&str]) -> BTreeSet<String> {
+    let text = ptx(source, flags);
+    let title = format!("{source} {}", flags.join(" "));
+    let gpu = Gpu::new(&text, 0).unwrap_or_else(|fault| panic!("{title}: {fault}"));
+    assert_eq!(gpu.module.kernels.len(), text.matches(".entry ").count(), "{title}: kernels");
+
+    let module = parse(&text).unwrap();
+    let mut all = vec![];
+    module.functions.iter().filter_map(|f| f.body.as_deref()).for_each(|body| instructions(body, &mut all));
+    for opcode in ["bar.sync", "mma.sync", "ldmatrix.sync", "st.global", "ld.shared", "atom.", "shfl.sync", "bra"] {
+        let written = text.lines().filter(|line| has_opcode(line, opcode)).count();
+        let parsed = all.iter().filter(|i| i.form().starts_with(opcode)).count();
+        assert_eq!(parsed, written, "{title}: {opcode}");
+    }
+    all.iter().map(|instruction| instruction.form()).collect()
+}
+
 #[test]
 fn all_files_load_with_all_flags() {
-    let mut forms = BTreeSet::new();
-    for source in sources("kernels").iter().chain(&sources("faults")) {
-        for flags in ALL_FLAGS {
-            let text = ptx(source, flags);
-            let title = format!("{source} {}", flags.join(" "));
-            let gpu = Gpu::new(&text, 0).unwrap_or_else(|fault| panic!("{title}: {fault}"));
-            let entries = text.matches(".entry ").count();
-            assert_eq!(gpu.module.kernels.len(), entries, "{title}: kernels");
-
-            let module = parse(&text).unwrap();
-            let mut all = vec![];
-            module.functions.iter().filter_map(|f| f.body.as_deref()).for_each(|body| instructions(body, &mut all));
-            for opcode in
-                ["bar.sync", "mma.sync", "ldmatrix.sync", "st.global", "ld.shared", "atom.", "shfl.sync", "bra"]
-            {
-                let written = text.lines().filter(|line| has_opcode(line, opcode)).count();
-                let parsed = all.iter().filter(|i| i.form().starts_with(opcode)).count();
-                assert_eq!(parsed, written, "{title}: {opcode}");
-            }
-            forms.extend(all.iter().map(|instruction| instruction.form()));
-        }
-    }
-    println!("{} forms", forms.len());
-    assert!(forms.len() > 250, "only {} forms were met: {forms:?}", forms.len());
+    let files = [sources("kernels"), sources("faults")].concat();
+    let work: Vec<_> = files.iter().flat_map(|file| ALL_FLAGS.map(|flags| (file, flags))).collect();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let all: BTreeSet<String> = std::thread::scope(|scope| {
+        let share = |part: &'_ [(&String, &[&str])]| part.iter().flat_map(|(file, flags)| forms(file, flags)).collect();
+        let threads: Vec<_> = work
+            .chunks(work.len().div_ceil(cores))
+            .map(|part| scope.spawn(move || -> BTreeSet<String> { share(part) }))
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a file fails")).collect()
+    });
+    println!("{} forms", all.len());
+    assert!(all.len() > 250, "only {} forms were met: {all:?}", all.len());
 }
 
 /// Whether a line of PTX holds an instruction: at its start, after a guard, or after the brace of inline assembly.

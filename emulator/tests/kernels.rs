@@ -3,9 +3,10 @@
 
 mod support;
 
+use cuda_emulator::device::Outcome;
 use support::attention_cases::{attention, decode_attention};
 use support::cases::*;
-use support::gpu::Gpu;
+use support::gpu::{Arg, Gpu, shape};
 use support::matmul_cases::{matmul_bf16, matmul_f16_warp, matmul_f32, matmul_tf32_warp};
 use support::nvcc::{ALL_FLAGS, FAST_MATH, O3, ptx};
 use support::training_cases::*;
@@ -30,6 +31,33 @@ fn check(cases: &[Case]) {
 fn run(case: &Case, text: &str, seed: u64) -> Vec<Vec<f64>> {
     let found = Gpu::new(text, seed).and_then(|mut gpu| (case.run)(&mut gpu));
     found.unwrap_or_else(|fault| panic!("{}, seed {seed}: {fault}", case.name))
+}
+
+/// The places of 24 warps in the order in which they counted, and all that the launch counted.
+fn arrivals(seed: u64) -> (Vec<u32>, Outcome) {
+    let mut gpu = Gpu::new(&ptx("kernels/arrival.cu", O3), seed).unwrap();
+    let (counter, places) = (gpu.upload(&[0u32]).unwrap(), gpu.alloc::<u32>(24).unwrap());
+    gpu.launch("arrival", shape(6, 128), &[counter, places].map(Arg::Pointer)).unwrap();
+    (gpu.download(places, 24).unwrap(), gpu.outcomes.pop().unwrap())
+}
+
+/// Else the comparison of results under several seeds would mean nothing.
+#[test]
+fn seeds_change_the_order_and_repeat_it() {
+    let orders: Vec<_> = (0..4).map(arrivals).collect();
+    assert_eq!(orders[0].0, (0..24).collect::<Vec<u32>>(), "seed 0 is launch order");
+    for seed in 1..4 {
+        let (places, outcome) = arrivals(seed as u64);
+        assert_eq!(places, orders[seed].0, "seed {seed} again");
+        assert_eq!(outcome.counters, orders[seed].1.counters, "seed {seed} again");
+        assert!(orders[..seed].iter().all(|(other, _)| *other != places), "seed {seed} is like one before: {places:?}");
+        let mut sorted = places.clone();
+        sorted.sort();
+        assert_eq!(sorted, orders[0].0, "every warp once");
+        let blocks: Vec<u32> = places.chunks(4).map(|warps| *warps.iter().min().unwrap()).collect();
+        assert!(!blocks.is_sorted(), "seed {seed}: the blocks stay in launch order");
+        assert!(places.chunks(4).any(|warps| !warps.is_sorted()), "seed {seed}: the warps stay in launch order");
+    }
 }
 
 #[test]

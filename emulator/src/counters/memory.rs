@@ -26,41 +26,31 @@ pub fn shared_wavefronts(addresses: &Lanes32, active: Mask, bytes: u32) -> (u64,
     for lane in 0..LANES {
         units[lane] = addresses[lane] >> shift;
     }
-    if active != Mask::MAX {
-        // A lane that does not take part repeats the one before it.
-        for lane in 1..LANES {
-            units[lane] = if active >> lane & 1 == 1 { units[lane] } else { units[lane - 1] };
-        }
-    }
-    let (mut fresh, mut falls, mut bits) = (0, 0, [0; LANES]);
-    for lane in 1..LANES {
-        fresh |= ((units[lane] != units[lane - 1]) as Mask) << lane;
-        falls |= ((units[lane] < units[lane - 1]) as Mask) << lane;
-    }
-    for lane in 0..LANES {
-        bits[lane] = (active >> lane & 1) << (units[lane] & (columns as u32 - 1));
-    }
     let (mut wavefronts, mut ideal) = (0, 0);
     for first in (0..LANES).step_by(columns) {
         let lanes = active & (u32::MAX >> (BANKS - columns)) << first;
         if lanes == 0 {
             continue;
         }
-        let mut taken = 0;
-        for lane in first..first + columns {
-            taken |= bits[lane];
-        }
-        let start = lanes & lanes.wrapping_neg();
         ideal += 1;
-        wavefronts += if taken.count_ones() == lanes.count_ones() {
-            1 // a column for each lane
-        } else if falls & lanes & !start == 0 {
-            passes(&units, columns, fresh & lanes | start)
-        } else {
-            unordered_passes(&units, columns, lanes)
-        };
+        wavefronts += if apart(&units, columns, lanes) { 1 } else { passes(&units, columns, lanes) };
     }
     (wavefronts, ideal)
+}
+
+/// Whether no column has to serve two different units.
+#[inline(always)]
+fn apart(units: &Lanes32, columns: usize, mut lanes: Mask) -> bool {
+    let (mut served, mut taken, mut apart) = ([0; BANKS], 0u32, true);
+    while lanes != 0 {
+        let unit = units[lanes.trailing_zeros() as usize];
+        let column = unit as usize % columns;
+        apart &= taken >> column & 1 == 0 || served[column] == unit;
+        taken |= 1 << column;
+        served[column] = unit;
+        lanes &= lanes - 1;
+    }
+    apart
 }
 
 #[inline(always)]
@@ -72,36 +62,38 @@ fn consecutive(addresses: &Lanes32, bytes: u32) -> bool {
     same
 }
 
-/// The most units that one column has to serve; the units of `lanes` are distinct.
-#[inline(always)]
-fn passes(units: &Lanes32, columns: usize, lanes: Mask) -> u64 {
-    let (mut serves, mut most, mut left) = ([0u8; BANKS], 0, lanes);
-    while left != 0 {
-        let column = units[left.trailing_zeros() as usize] as usize & (columns - 1) & (BANKS - 1);
-        serves[column] += 1;
-        most = most.max(serves[column]);
-        left &= left - 1;
-    }
-    most as u64
-}
-
+/// The most distinct units that one column has to serve.
 #[inline(never)]
-fn unordered_passes(units: &Lanes32, columns: usize, lanes: Mask) -> u64 {
-    let mut sorted = [0; LANES];
+fn passes(units: &Lanes32, columns: usize, mut lanes: Mask) -> u64 {
+    let mut distinct: [(usize, u32); LANES] = [(0, 0); LANES];
     let mut count = 0;
-    for lane in 0..LANES {
-        sorted[count] = units[lane];
-        count += (lanes >> lane & 1) as usize;
+    let mut most = 0;
+    while lanes != 0 {
+        let unit = units[lanes.trailing_zeros() as usize];
+        let column = unit as usize % columns;
+        let same = distinct[..count].iter().filter(|&&(other, _)| other == column).count() as u64;
+        if !distinct[..count].contains(&(column, unit)) {
+            distinct[count] = (column, unit);
+            count += 1;
+            most = most.max(same + 1);
+        }
+        lanes &= lanes - 1;
     }
-    sorted[..count].sort_unstable();
-    let fresh = (1..count).fold(1, |fresh, i| fresh | ((sorted[i] != sorted[i - 1]) as Mask) << i);
-    passes(&sorted, columns, fresh)
+    most
 }
 
 /// Wavefronts, and the ideal, of `ldmatrix` or `stmatrix`: lane 8m+r gives the address of row r of matrix m.
 pub fn matrix_wavefronts(rows: &Lanes32, matrices: usize) -> (u64, u64) {
-    let active = (1u64 << (8 * matrices.min(4))) - 1;
-    shared_wavefronts(rows, active as Mask, 16)
+    let matrices = matrices.min(4);
+    let mut apart = true;
+    for matrix in rows.chunks_exact(8).take(matrices) {
+        // Eight rows in eight different groups of four banks.
+        apart &= matrix.iter().fold(0, |groups, row| groups | 1u32 << (row >> 4 & 7)) == 0xff;
+    }
+    if apart {
+        return (matrices as u64, matrices as u64);
+    }
+    shared_wavefronts(rows, ((1u64 << (8 * matrices)) - 1) as Mask, 16)
 }
 
 /// Sectors, and the ideal, of an access of `bytes` (at most 32) a lane.

@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::roofline::{Roofline, roofline};
-use crate::occupancy::{Occupancy, estimated_registers, occupancy, shared_bytes};
 use super::{Counters, Derived, Listing, Share};
 use crate::card::Card;
 use crate::device::{Launch, Outcome};
 use crate::fault::{Code, Fault};
+use crate::occupancy::{Occupancy, estimated_registers, occupancy, shared_bytes};
 
 /// The variable that names the file.
 pub const VARIABLE: &str = "HANDGRAD_EMULATOR_REPORT";

@@ -4,8 +4,8 @@ use super::abi::Handle;
 use super::occupancy;
 use super::state::Driver;
 use crate::card::Card;
-use crate::occupancy::estimated_registers;
 use crate::fault::{Code, Fault, Result};
+use crate::occupancy::estimated_registers;
 
 /// The highest attribute number of CUDA 13.0.
 const LAST_DEVICE_ATTRIBUTE: i32 = 147;

@@ -4,18 +4,14 @@ use super::Ran;
 use super::diagnose::Place;
 use super::interpret::{Run, first};
 use super::services::{local_lanes, space_of};
+use super::staging::{Staging, copy, decode32, decode64, encode, store_bytes};
 use super::taint::{Origin, Taint};
 use super::warp::{Warp, lanes};
-use crate::counters::{global_sectors, shared_wavefronts};
 use crate::fault::Code;
+use crate::memory::clock::{BlockClock, LaunchClock, Time};
 use crate::memory::shadow::Access;
-use crate::program::{
-    Address, Class, LANES, LOCAL_WINDOW, Lanes32, Lanes64, Mask, PARAM_WINDOW, Reg, SHARED_WINDOW, Value,
-};
+use crate::program::{Address, Class, LANES, LOCAL_WINDOW, Lanes64, Mask, PARAM_WINDOW, Reg, SHARED_WINDOW, Value};
 use crate::ptx::ast::Space;
-
-/// What a warp moves: up to 16 bytes a lane.
-pub type Staging = [[u8; 16]; LANES];
 
 /// One warp-wide access to memory.
 #[derive(Clone, Copy)]
@@ -29,11 +25,29 @@ pub struct Request<'a> {
     pub strong: bool,
 }
 
+impl Request<'_> {
+    /// One lane's access, for the race check.
+    #[inline(always)]
+    pub fn access<'c>(&self, lane: u32, launch: &'c LaunchClock, block: &'c BlockClock, floor: Time) -> Access<'c> {
+        Access { launch, block, thread: self.at.thread(lane), pc: self.at.pc, floor, strong: self.strong }
+    }
+}
+
 /// Lanes whose bytes were not all initialised, and the first one's place.
 #[derive(Debug, Default)]
 pub struct Uninitialised {
     pub lanes: Mask,
     pub place: String,
+}
+
+impl Uninitialised {
+    #[inline(always)]
+    pub fn note(&mut self, lane: usize, place: impl Fn() -> String) {
+        if self.lanes == 0 {
+            self.place = place();
+        }
+        self.lanes |= 1 << lane;
+    }
 }
 
 /// The address in each lane.
@@ -104,6 +118,9 @@ impl Run<'_> {
         for (&reg, &missing) in to.iter().zip(missing) {
             let origin = (missing & active != 0).then(|| Origin { pc: at.pc, place: place.clone() });
             taint.set(class, reg, !missing, active, origin);
+        }
+        if taint.is_clean() {
+            warp.taint = None;
         }
     }
 
@@ -215,205 +232,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn read_global(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
-        self.count_global(request);
-        let mut missing = Uninitialised::default();
-        for lane in lanes(request.active) {
-            let (index, offset) = self.locate(request, lane, false)?;
-            let found = &mut self.memory.allocations[index];
-            copy(&mut staging[lane], &found.data[offset..], request.bytes);
-            let bytes = request.bytes as usize;
-            if !found.initialised.has(offset, bytes) {
-                if missing.lanes == 0 {
-                    missing.place = format!("{:#x} in {}", request.addresses[lane], found.describe());
-                }
-                missing.lanes |= 1 << lane;
-            }
-            if found.constant {
-                continue;
-            }
-            found.shadow.fit(found.bytes as usize, self.global_shift);
-            let access = Access {
-                launch: &self.memory.clock,
-                block: self.clock,
-                thread: request.at.thread(lane as u32),
-                pc: request.at.pc,
-                floor: self.memory.clock.since,
-                strong: request.strong,
-            };
-            if let Some(conflict) = found.shadow.note_read(offset, bytes, &access) {
-                let place = format!("{bytes} bytes at {:#x} in {}", request.addresses[lane], found.describe());
-                return Err(self.race(request.at, lane as u32, false, &place, conflict));
-            }
-        }
-        Ok(missing)
-    }
-
-    fn write_global(&mut self, request: &Request, staging: &Staging) -> Ran<()> {
-        self.count_global(request);
-        for lane in lanes(request.active) {
-            let (index, offset) = self.locate(request, lane, true)?;
-            let found = &mut self.memory.allocations[index];
-            if found.constant {
-                let text = format!("write to constant {}", found.describe());
-                return Err(self.fault(Code::IllegalAddress, request.at, lane as u32, text));
-            }
-            let bytes = request.bytes as usize;
-            found.shadow.fit(found.bytes as usize, self.global_shift);
-            let access = Access {
-                launch: &self.memory.clock,
-                block: self.clock,
-                thread: request.at.thread(lane as u32),
-                pc: request.at.pc,
-                floor: self.memory.clock.since,
-                strong: request.strong,
-            };
-            let conflict = found.shadow.note_write(offset, bytes, &access);
-            let target = &mut found.data[offset..offset + bytes];
-            // Writing what is there already changes nothing in any order.
-            if let Some(conflict) = conflict
-                && target != &staging[lane][..bytes]
-            {
-                let place = format!("{bytes} bytes at {:#x} in {}", request.addresses[lane], found.describe());
-                return Err(self.race(request.at, lane as u32, true, &place, conflict));
-            }
-            store_bytes(target, &staging[lane], request.bytes);
-            found.initialised.set(offset, bytes);
-        }
-        Ok(())
-    }
-
-    /// The allocation and offset of a lane's address.
-    #[inline(always)]
-    pub fn locate(&mut self, request: &Request, lane: usize, written: bool) -> Ran<(usize, usize)> {
-        let (address, bytes) = (request.addresses[lane], request.bytes as u64);
-        let mut index = self.cache[request.at.pc as usize] as usize;
-        let fits = self.memory.allocations.get(index).is_some_and(|a| {
-            let offset = address.wrapping_sub(a.base);
-            !a.freed && offset.saturating_add(bytes) <= a.bytes
-        });
-        if !fits {
-            index = match self.memory.find(address, bytes) {
-                Some(index) => index,
-                None => {
-                    let (code, text) = self.memory.explain(address, bytes);
-                    let verb = if written { "writes" } else { "reads" };
-                    let text = format!("{text} ({verb} {bytes} bytes)");
-                    return Err(self.fault(code, request.at, lane as u32, text));
-                }
-            };
-            self.cache[request.at.pc as usize] = index as u32;
-        }
-        let found = &mut self.memory.allocations[index];
-        let offset = address - found.base;
-        found.touch(offset, offset + bytes, written);
-        Ok((index, offset as usize))
-    }
-
-    fn read_shared(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
-        self.count_shared(request);
-        let mut missing = Uninitialised::default();
-        for lane in lanes(request.active) {
-            let offset = self.shared_offset(request.at, lane, request.addresses[lane], request.bytes, false)?;
-            self.read_shared_bytes(request, lane, offset, staging, &mut missing)?;
-        }
-        Ok(missing)
-    }
-
-    /// One lane's part of a shared read. `staging[lane]` receives it.
-    #[inline(always)]
-    pub fn read_shared_bytes(
-        &mut self,
-        request: &Request,
-        lane: usize,
-        offset: usize,
-        staging: &mut Staging,
-        missing: &mut Uninitialised,
-    ) -> Ran<()> {
-        let bytes = request.bytes as usize;
-        if self.shared.is_pending(offset, bytes) {
-            return Err(self.read_too_early(request.at, lane as u32, offset, bytes));
-        }
-        copy(&mut staging[lane], &self.shared.data[offset..], request.bytes);
-        if !self.shared.initialised.has(offset, bytes) {
-            if missing.lanes == 0 {
-                missing.place = format!("shared address {offset:#x}");
-            }
-            missing.lanes |= 1 << lane;
-        }
-        let access = Access {
-            launch: &self.memory.clock,
-            block: self.clock,
-            thread: request.at.thread(lane as u32),
-            pc: request.at.pc,
-            floor: self.clock.since,
-            strong: request.strong,
-        };
-        if let Some(conflict) = self.shared.shadow.note_read(offset, bytes, &access) {
-            let place = format!("{bytes} bytes at shared address {offset:#x}");
-            return Err(self.race(request.at, lane as u32, false, &place, conflict));
-        }
-        Ok(())
-    }
-
-    fn write_shared(&mut self, request: &Request, staging: &Staging) -> Ran<()> {
-        self.count_shared(request);
-        for lane in lanes(request.active) {
-            let offset = self.shared_offset(request.at, lane, request.addresses[lane], request.bytes, true)?;
-            self.write_shared_bytes(request, lane, offset, &staging[lane])?;
-        }
-        Ok(())
-    }
-
-    /// One lane's part of a shared write.
-    #[inline(always)]
-    pub fn write_shared_bytes(&mut self, request: &Request, lane: usize, offset: usize, from: &[u8; 16]) -> Ran<()> {
-        let bytes = request.bytes as usize;
-        let access = Access {
-            launch: &self.memory.clock,
-            block: self.clock,
-            thread: request.at.thread(lane as u32),
-            pc: request.at.pc,
-            floor: self.clock.since,
-            strong: request.strong,
-        };
-        let conflict = self.shared.shadow.note_write(offset, bytes, &access);
-        let target = &mut self.shared.data[offset..offset + bytes];
-        if let Some(conflict) = conflict
-            && target != &from[..bytes]
-        {
-            let place = format!("{bytes} bytes at shared address {offset:#x}");
-            return Err(self.race(request.at, lane as u32, true, &place, conflict));
-        }
-        store_bytes(target, from, request.bytes);
-        self.shared.initialised.set(offset, bytes);
-        Ok(())
-    }
-
-    /// A shared address as an offset, if `bytes` are there.
-    #[inline(always)]
-    pub fn shared_offset(&self, at: Place, lane: usize, address: u64, bytes: u32, written: bool) -> Ran<usize> {
-        if address.saturating_add(bytes as u64) <= self.shared.data.len() as u64 {
-            return Ok(address as usize);
-        }
-        let verb = if written { "writes" } else { "reads" };
-        let text = format!(
-            "out of bounds: {verb} {bytes} bytes at shared address {address:#x}; the block has {} bytes",
-            self.shared.data.len()
-        );
-        Err(self.fault(Code::IllegalAddress, at, lane as u32, text))
-    }
-
     fn read_local(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
         let mut missing = Uninitialised::default();
         for lane in lanes(request.active) {
             let offset = self.local_offset(request, lane)?;
             copy(&mut staging[lane], &self.local.data[offset..], request.bytes);
             if !self.local.initialised.has(offset, request.bytes as usize) {
-                if missing.lanes == 0 {
-                    missing.place = format!("local address {:#x}", request.addresses[lane]);
-                }
-                missing.lanes |= 1 << lane;
+                missing.note(lane, || format!("local address {:#x}", request.addresses[lane]));
             }
         }
         Ok(missing)
@@ -455,23 +280,16 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
 
-    #[inline(always)]
-    fn count_global(&mut self, request: &Request) {
-        let (sectors, ideal) = global_sectors(request.addresses, request.active, request.bytes);
-        let bytes = request.active.count_ones() as u64 * request.bytes as u64;
-        self.counters.count_global(request.at.pc, sectors, ideal, bytes);
+/// Whether each lane's address follows the one before.
+#[inline(always)]
+pub fn consecutive(addresses: &Lanes64, bytes: u64) -> bool {
+    let mut follows = true;
+    for lane in 0..LANES {
+        follows &= addresses[lane] == addresses[0].wrapping_add(lane as u64 * bytes);
     }
-
-    #[inline(always)]
-    fn count_shared(&mut self, request: &Request) {
-        let mut addresses: Lanes32 = [0; LANES];
-        for lane in 0..LANES {
-            addresses[lane] = request.addresses[lane] as u32;
-        }
-        let (wavefronts, ideal) = shared_wavefronts(&addresses, request.active, request.bytes);
-        self.counters.count_shared(request.at.pc, wavefronts, ideal);
-    }
+    follows
 }
 
 /// The active lanes by the space their generic address lies in, with the start of its window.
@@ -488,62 +306,4 @@ fn by_space(request: &Request) -> Vec<(Space, u64, Mask)> {
             .fold(0, |set: Mask, lane| set | 1 << lane)
     };
     all.into_iter().map(|(space, window)| (space, window, lanes_in(space))).filter(|part| part.2 != 0).collect()
-}
-
-/// Moves 1, 2, 4, 8 or 16 bytes.
-#[inline(always)]
-fn copy(to: &mut [u8; 16], from: &[u8], bytes: u32) {
-    match bytes {
-        4 => to[..4].copy_from_slice(&from[..4]),
-        16 => to.copy_from_slice(&from[..16]),
-        8 => to[..8].copy_from_slice(&from[..8]),
-        2 => to[..2].copy_from_slice(&from[..2]),
-        _ => to[0] = from[0],
-    }
-}
-
-#[inline(always)]
-fn store_bytes(to: &mut [u8], from: &[u8; 16], bytes: u32) {
-    match bytes {
-        4 => to[..4].copy_from_slice(&from[..4]),
-        16 => to[..16].copy_from_slice(from),
-        8 => to[..8].copy_from_slice(&from[..8]),
-        2 => to[..2].copy_from_slice(&from[..2]),
-        _ => to[0] = from[0],
-    }
-}
-
-fn decode32(staging: &Staging, element: usize, value: Value) -> Lanes32 {
-    let mut out = [0; LANES];
-    let begin = element * value.bytes as usize;
-    for (out, from) in out.iter_mut().zip(staging) {
-        *out = match (value.bytes, value.signed) {
-            (4, _) => u32::from_le_bytes([from[begin], from[begin + 1], from[begin + 2], from[begin + 3]]),
-            (2, false) => u16::from_le_bytes([from[begin], from[begin + 1]]) as u32,
-            (2, true) => i16::from_le_bytes([from[begin], from[begin + 1]]) as u32,
-            (_, false) => from[begin] as u32,
-            (_, true) => from[begin] as i8 as u32,
-        };
-    }
-    out
-}
-
-fn decode64(staging: &Staging, element: usize, value: Value) -> Lanes64 {
-    let mut out = [0; LANES];
-    let (begin, bytes) = (element * value.bytes as usize, value.bytes as usize);
-    for (out, from) in out.iter_mut().zip(staging) {
-        let mut word = [0; 8];
-        word[..bytes].copy_from_slice(&from[begin..begin + bytes]);
-        let shift = 64 - 8 * value.bytes;
-        let bits = u64::from_le_bytes(word) << shift;
-        *out = if value.signed { (bits as i64 >> shift) as u64 } else { bits >> shift };
-    }
-    out
-}
-
-fn encode(staging: &mut Staging, element: usize, bytes: u32, value: impl Fn(usize) -> u64) {
-    let (begin, bytes) = (element * bytes as usize, bytes as usize);
-    for (lane, to) in staging.iter_mut().enumerate() {
-        to[begin..begin + bytes].copy_from_slice(&value(lane).to_le_bytes()[..bytes]);
-    }
 }

@@ -9,7 +9,6 @@ use super::interpret::{Run, first};
 use super::services::space_of;
 use super::warp::{Warp, lanes};
 use crate::fault::Code;
-use crate::memory::shadow::Access;
 use crate::program::{Address, Atomic, AtomicOp, LOCAL_WINDOW, Mask, Reg, SHARED_WINDOW};
 use crate::ptx::ast::{Space, Type};
 
@@ -99,14 +98,7 @@ impl Run<'_> {
             }
             _ => (&mut self.shared.data, &mut self.shared.initialised, &mut self.shared.shadow, self.clock.since),
         };
-        let access = Access {
-            launch: &self.memory.clock,
-            block: self.clock,
-            thread: at.thread(lane as u32),
-            pc: at.pc,
-            floor,
-            strong: true,
-        };
+        let access = request.access(lane as u32, &self.memory.clock, self.clock, floor);
         let conflict = shadow.note_write(offset, bytes, &access);
         let known = initialised.has(offset, bytes);
         let mut word = [0u8; 8];

@@ -108,7 +108,7 @@ impl Run<'_> {
         for copy in &mut copies {
             let due = lanes(copy.lanes & active).filter(|&lane| match keep {
                 None => true,
-                Some(keep) => copy.group[lane] + keep < warp.committed[lane],
+                Some(keep) => copy.group[lane].saturating_add(keep) < warp.committed[lane],
             });
             let due = due.fold(0, |set: Mask, lane| set | 1 << lane);
             copy.lanes &= !due;

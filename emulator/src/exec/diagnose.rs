@@ -55,7 +55,7 @@ impl Run<'_> {
     /// Two accesses that nothing orders.
     pub fn race(&self, at: Place, lane: u32, writes: bool, place: &str, conflict: Conflict) -> Box<Fault> {
         let earlier = conflict.earlier;
-        let block = self.memory.clock.block_of(earlier.time());
+        let block = self.memory.clock.block_of(earlier.time);
         let thread = triple(coordinates(earlier.thread(), self.block_dim));
         let (who, between) = if block == self.clock.block {
             let lanes = earlier.thread() / 32 == at.warp;

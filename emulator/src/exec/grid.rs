@@ -55,6 +55,7 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
         cache: vec![u32::MAX; program.code.len()],
         uses: OnceLock::new(),
         vector: Vector::detect(),
+        turn: TURN.min(setting.step_limit),
         rng: Rng::new(setting.seed),
     };
     memory.clock.begin();
@@ -98,6 +99,8 @@ struct Grid<'a> {
     cache: Vec<u32>,
     uses: OnceLock<Vec<super::taint::Uses>>,
     vector: Vector,
+    /// Warp instructions a turn: with a smaller limit, a hang shows after as many.
+    turn: u64,
     rng: Rng,
 }
 
@@ -112,9 +115,9 @@ impl Grid<'_> {
 
     fn run(&mut self, memory: &mut Memory, block: &mut Block, output: &mut Vec<u8>) -> Result<u64> {
         memory.clock.switch(block.index);
-        let mut rng = self.rng.clone();
+        let (mut rng, turn) = (self.rng.clone(), self.turn);
         let (mut run, warps) = self.running(memory, block, output);
-        let ran = run_block(&mut run, warps, &mut rng, TURN);
+        let ran = run_block(&mut run, warps, &mut rng, turn);
         self.rng = rng;
         ran.map_err(|fault| *fault)
     }
@@ -185,15 +188,16 @@ impl Order {
     }
 }
 
-/// log2 of the narrowest access that a kernel makes to a space, at most 2 (4 bytes).
+/// log2 of the narrowest access that a lane makes to a space, at most 4 (16 bytes). Accesses are aligned to their size.
 fn granule(program: &Program, space: Space) -> u32 {
-    let mut narrowest = 4;
+    let mut narrowest = 16;
     for instruction in &program.code {
         let (of, bytes) = match &instruction.op {
-            Op::Load { space, value, .. } | Op::Store { space, value, .. } => (*space, value.bytes),
+            Op::Load { space, value, to, .. } => (*space, value.bytes * to.len() as u32),
+            Op::Store { space, value, from, .. } => (*space, value.bytes * from.len() as u32),
             Op::Atomic { space, function, .. } => (*space, function.ty.bytes() as u32),
-            // With fewer source bytes than it writes, a copy reads byte by byte.
-            Op::CopyAsync { source_bytes: Some(_), .. } => (Space::Global, 4),
+            // From and to both spaces; a copy that takes only a part of its source is counted as whole.
+            Op::CopyAsync { bytes, .. } => (Space::Generic, *bytes),
             _ => continue,
         };
         if of == space || of == Space::Generic {

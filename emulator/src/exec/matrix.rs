@@ -28,7 +28,13 @@ impl Run<'_> {
         let mut missing = Uninitialised::default();
         let request = Request { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
         for lane in 0..8 * to.len() {
-            self.read_shared_bytes(&request, lane, rows[lane] as usize, &mut staging, &mut missing)?;
+            self.read_shared_bytes::<{ ROW as usize }>(
+                &request,
+                lane,
+                rows[lane] as usize,
+                &mut staging,
+                &mut missing,
+            )?;
         }
         let mut missing_of = [0; 4];
         for (matrix, &reg) in to.iter().enumerate() {
@@ -79,20 +85,38 @@ impl Run<'_> {
                 format!("the rows' addresses come from {}, which exited or never existed", describe_lanes(absent));
             return Err(self.fault(Code::LaunchFailed, at, 0, text));
         }
+        let addresses = addresses(warp, address);
         let mut offsets = [0; LANES];
-        for (lane, &address) in addresses(warp, address).iter().enumerate().take(8 * matrices) {
-            let address =
-                if (SHARED_WINDOW..LOCAL_WINDOW).contains(&address) { address - SHARED_WINDOW } else { address };
-            let offset = self.shared_offset(at, lane, address, ROW, written)?;
-            if offset % ROW as usize != 0 {
-                let text = format!("misaligned: a row of 16 bytes at shared address {offset:#x}");
-                return Err(self.fault(Code::MisalignedAddress, at, lane as u32, text));
-            }
+        let (mut highest, mut bits) = (0, 0);
+        for lane in 0..8 * matrices {
+            let address = addresses[lane];
+            let generic = (SHARED_WINDOW..LOCAL_WINDOW).contains(&address);
+            let offset = if generic { address - SHARED_WINDOW } else { address };
+            highest = highest.max(offset);
+            bits |= offset;
             offsets[lane] = offset as u32;
+        }
+        if highest.saturating_add(ROW as u64) > self.shared.data.len() as u64 || bits % ROW as u64 != 0 {
+            self.wrong_row(at, &addresses[..8 * matrices], written)?;
         }
         let (wavefronts, ideal) = matrix_wavefronts(&offsets, matrices);
         self.counters.count_shared(at.pc, wavefronts, ideal);
         Ok(offsets)
+    }
+
+    /// The first row that is out of bounds or misaligned.
+    #[inline(never)]
+    fn wrong_row(&self, at: Place, addresses: &[u64], written: bool) -> Ran<()> {
+        for (lane, &address) in addresses.iter().enumerate() {
+            let generic = (SHARED_WINDOW..LOCAL_WINDOW).contains(&address);
+            let offset = if generic { address - SHARED_WINDOW } else { address };
+            self.shared_offset(at, lane, offset, ROW, written)?;
+            if offset % ROW as u64 != 0 {
+                let text = format!("misaligned: a row of 16 bytes at shared address {offset:#x}");
+                return Err(self.fault(Code::MisalignedAddress, at, lane as u32, text));
+            }
+        }
+        Ok(())
     }
 
     /// The lanes whose elements of a matrix are not initialised.

@@ -175,17 +175,22 @@ impl Run<'_> {
     /// Results of arithmetic are initialised where their operands are.
     fn spread(&self, warp: &mut Warp, instruction: &Instruction, uses: &Uses, active: Mask) {
         let Some(mut taint) = warp.taint.take() else { return };
+        if uses.reads.iter().all(|&(class, reg)| taint.get(class, reg) & active == active) {
+            uses.writes.iter().for_each(|&(class, reg)| taint.set(class, reg, Mask::MAX, active, None));
+            warp.taint = (!taint.is_clean()).then_some(taint);
+            return;
+        }
         let get = |class, reg| taint.get(class, reg);
         let source = uses.reads.iter().find(|&&(class, reg)| get(class, reg) & active != active);
         let origin: Option<Origin> = source.and_then(|&(class, reg)| taint.origin(class, reg).cloned());
         let plain = uses.reads.iter().fold(Mask::MAX, |lanes, &(class, reg)| lanes & get(class, reg));
         let results: Vec<(Class, Reg, Mask)> = match &instruction.op {
-            Op::Warp(op) if source.is_some() => op.initialised(&warp.registers, active, &get),
-            Op::Alu(alu) if source.is_some() => {
+            Op::Warp(op) => op.initialised(&warp.registers, active, &get),
+            Op::Alu(alu) => {
                 let lanes = alu.initialised(&warp.registers, &get).unwrap_or(plain);
                 uses.writes.iter().map(|&(class, reg)| (class, reg, lanes)).collect()
             }
-            _ => uses.writes.iter().map(|&(class, reg)| (class, reg, Mask::MAX)).collect(),
+            _ => Vec::new(),
         };
         for (class, reg, lanes) in results {
             let origin = if lanes & active == active { None } else { origin.clone() };

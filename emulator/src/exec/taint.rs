@@ -13,6 +13,8 @@ pub struct Taint {
     r32: Vec<Mask>,
     r64: Vec<Mask>,
     pred: Vec<Mask>,
+    /// Registers with a lane that is not initialised.
+    dirty: usize,
     /// For registers that are not: where the value was read.
     origins: HashMap<(Class, Reg), Origin>,
 }
@@ -30,6 +32,7 @@ impl Taint {
             r32: vec![Mask::MAX; files.r32 as usize],
             r64: vec![Mask::MAX; files.r64 as usize],
             pred: vec![Mask::MAX; files.pred as usize],
+            dirty: 0,
             origins: HashMap::new(),
         }
     }
@@ -42,6 +45,7 @@ impl Taint {
         let mut taint = Taint::clean(program.registers);
         for &(class, reg) in &program.undefined {
             *taint.mask(class, reg) = 0;
+            taint.dirty += 1;
         }
         Some(Box::new(taint))
     }
@@ -65,10 +69,18 @@ impl Taint {
     /// The active lanes of a written register: initialised in `lanes`.
     pub fn set(&mut self, class: Class, reg: Reg, lanes: Mask, active: Mask, origin: Option<Origin>) {
         let mask = self.mask(class, reg);
-        *mask = (*mask & !active) | (lanes & active);
+        let before = *mask;
+        *mask = (before & !active) | (lanes & active);
+        let after = *mask;
+        self.dirty = self.dirty + (after != Mask::MAX) as usize - (before != Mask::MAX) as usize;
         if let Some(origin) = origin {
             self.origins.insert((class, reg), origin);
         }
+    }
+
+    /// Whether every register is initialised in every lane.
+    pub fn is_clean(&self) -> bool {
+        self.dirty == 0
     }
 
     pub fn origin(&self, class: Class, reg: Reg) -> Option<&Origin> {

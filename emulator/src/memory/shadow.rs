@@ -1,48 +1,46 @@
 //! Who touched which word last: the record behind the race check.
 //!
-//! Each granule of memory (as wide as the kernel's narrowest access to that space) has two stamps, of its last write and
-//! its last read: time (32 bits), program counter (20), thread in its block (10) and two flag bits.
+//! Each granule of memory (as wide as the kernel's narrowest access to that space) remembers its last write and its last
+//! read: when, and by whom (program counter in 20 bits, thread in its block in 10, and two flag bits).
 
 use super::clock::{BlockClock, LaunchClock, Time};
+use crate::program::LANES;
 
-/// A program counter too large for a stamp.
+/// A program counter too large for a record.
 pub const PC_UNKNOWN: u32 = (1 << 20) - 1;
 
-/// The last access to a granule; 0 is none.
+/// An access: when and by whom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stamp(u64);
+pub struct Stamp {
+    /// 0 is never.
+    pub time: Time,
+    who: u32,
+}
 
 /// Flags of a write: it was atomic or volatile.
-const STRONG: u64 = 1;
-/// Flags of a read: others read it too since the last barrier (in the same warp, in other warps, in other blocks).
-const SEVERAL_LANES: u64 = 1;
-const SEVERAL_WARPS: u64 = 2;
-const SEVERAL_BLOCKS: u64 = 3;
-const FLAGS: u64 = 3; // SEVERAL_BLOCKS is the greatest: comparisons rely on the order
+const STRONG: u32 = 1;
+/// Flags of a read: others read it too since the last barrier (in the same warp, in other warps, in other blocks). The
+/// order matters: what is known of more readers is the greater number.
+const SEVERAL_LANES: u32 = 1;
+const SEVERAL_WARPS: u32 = 2;
+const SEVERAL_BLOCKS: u32 = 3;
+const FLAGS: u32 = 3;
+/// One thread further, in `who`.
+const NEXT_THREAD: u32 = 1 << 2;
 
 impl Stamp {
-    #[inline(always)]
-    fn new(time: Time, pc: u32, thread: u32, flags: u64) -> Stamp {
-        Stamp((time as u64) << 32 | (pc.min(PC_UNKNOWN) as u64) << 12 | (thread as u64) << 2 | flags)
-    }
-
-    #[inline(always)]
-    pub fn time(self) -> Time {
-        (self.0 >> 32) as Time
-    }
-
     pub fn pc(self) -> u32 {
-        (self.0 >> 12) as u32 & PC_UNKNOWN
+        self.who >> 12
     }
 
     #[inline(always)]
     pub fn thread(self) -> u32 {
-        (self.0 >> 2) as u32 & 1023
+        self.who >> 2 & 1023
     }
 
     #[inline(always)]
-    fn flags(self) -> u64 {
-        self.0 & FLAGS
+    fn flags(self) -> u32 {
+        self.who & FLAGS
     }
 }
 
@@ -52,8 +50,6 @@ pub struct Conflict {
     pub earlier: Stamp,
     /// Whether the earlier access was a write.
     pub wrote: bool,
-    /// Granule index.
-    pub granule: usize,
 }
 
 /// Who accesses now.
@@ -69,51 +65,120 @@ pub struct Access<'a> {
     pub strong: bool,
 }
 
+impl Access<'_> {
+    #[inline(always)]
+    fn who(&self, flags: u32) -> u32 {
+        self.pc.min(PC_UNKNOWN) << 12 | self.thread << 2 | flags
+    }
+}
+
+/// The last access of one kind to each granule.
+#[derive(Debug, Default)]
+struct Track {
+    time: Vec<Time>,
+    who: Vec<u32>,
+}
+
+impl Track {
+    fn new(granules: usize) -> Track {
+        Track { time: vec![0; granules], who: vec![0; granules] }
+    }
+
+    #[inline(always)]
+    fn stamp(&self, granule: usize) -> Stamp {
+        Stamp { time: self.time[granule], who: self.who[granule] }
+    }
+
+    /// Whether one of the granules was accessed at or after `floor`.
+    #[inline(always)]
+    fn recent(&self, first: usize, end: usize, floor: Time) -> bool {
+        // As signed numbers, which every machine's vectors compare; time stays below 2^31.
+        let after = |times: &[Time]| times.iter().fold(false, |recent, &time| recent | (time as i32 >= floor as i32));
+        match &self.time[first..end] {
+            [time] => *time >= floor,
+            times @ [_, _, _, _] => after(times),
+            times => after(times),
+        }
+    }
+
+    /// Whether a single granule was accessed last by this very thread, since the last barrier.
+    #[inline(always)]
+    fn mine(&self, first: usize, end: usize, access: &Access) -> bool {
+        let last = self.stamp(first);
+        // Shared memory alone: there the floor is the barrier, and the access is certainly this block's.
+        end == first + 1 && access.floor == access.block.since && last.thread() == access.thread
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, first: usize, end: usize, time: Time, who: u32) {
+        match (&mut self.time[first..end], &mut self.who[first..end]) {
+            ([one], [by]) => (*one, *by) = (time, who),
+            (times @ [_, _, _, _], by @ [_, _, _, _]) => {
+                times.fill(time);
+                by.fill(who);
+            }
+            (times, by) => {
+                times.fill(time);
+                by.fill(who);
+            }
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Shadow {
     /// log2 of the granule's bytes.
     pub shift: u32,
-    write: Vec<Stamp>,
-    read: Vec<Stamp>,
+    write: Track,
+    read: Track,
 }
 
 impl Shadow {
     /// Makes the record fit `bytes` of memory in granules of `1 << shift` bytes. A changed granule forgets everything.
+    #[inline(always)]
     pub fn fit(&mut self, bytes: usize, shift: u32) {
         let granules = (bytes >> shift) + 1;
-        if self.shift != shift || self.write.len() != granules {
-            *self = Shadow { shift, write: vec![Stamp(0); granules], read: vec![Stamp(0); granules] };
+        if self.shift != shift || self.write.time.len() != granules {
+            *self = Shadow { shift, write: Track::new(granules), read: Track::new(granules) };
         }
     }
 
-    /// Forgets everything; for when time starts anew.
+    /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Shadow::default();
+    }
+
+    /// First and one past the last granule of a range.
+    #[inline(always)]
+    fn range(&self, offset: usize, bytes: usize) -> (usize, usize) {
+        (offset >> self.shift, ((offset + bytes - 1) >> self.shift) + 1)
     }
 
     /// Notes that `bytes` at `offset` are read, and says which unordered write it meets.
     #[inline(always)]
     pub fn note_read(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
-        let (first, end) = (offset >> self.shift, ((offset + bytes - 1) >> self.shift) + 1);
-        let (writes, reads) = (&self.write[first..end], &mut self.read[first..end]);
-        let floor = (access.floor as u64) << 32;
-        let newest = |stamps: &[Stamp]| stamps.iter().fold(0, |newest: u64, stamp| newest.max(stamp.0));
-        let conflict = if newest(writes) >= floor { unordered_among(writes, first, access) } else { None };
+        let (first, end) = self.range(offset, bytes);
+        let recent = self.write.recent(first, end, access.floor) && !self.write.mine(first, end, access);
+        let conflict = if recent { self.unordered_write(first, end, access) } else { None };
         if access.strong {
             return conflict;
         }
-        let stamp = Stamp::new(access.launch.now, access.pc, access.thread, 0);
-        if newest(reads) < floor {
-            reads.fill(stamp);
+        let (now, who) = (access.launch.now, access.who(0));
+        if !self.read.recent(first, end, access.floor) {
+            self.read.fill(first, end, now, who);
             return conflict;
         }
-        for read in reads {
-            if read.0 < floor {
-                *read = stamp;
-            } else if read.flags() < SEVERAL_WARPS || read.time() < access.block.since {
-                *read = Stamp(stamp.0 | several(*read, access));
-            }
-            // Otherwise other warps or blocks read it too since the last barrier: one more makes no difference.
+        for granule in first..end {
+            let read = self.read.stamp(granule);
+            let flags = if read.time < access.floor {
+                0
+            } else if read.flags() == SEVERAL_BLOCKS || read.flags() == SEVERAL_WARPS && read.time >= access.block.since
+            {
+                continue; // other warps (since the last barrier) or blocks read it too: one more makes no difference
+            } else {
+                several(read, access)
+            };
+            self.read.fill(granule, granule + 1, now, who | flags);
         }
         conflict
     }
@@ -121,102 +186,104 @@ impl Shadow {
     /// Notes that `bytes` at `offset` are written, and says which unordered read or write it meets.
     #[inline(always)]
     pub fn note_write(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
-        let (first, end) = (offset >> self.shift, ((offset + bytes - 1) >> self.shift) + 1);
-        let (writes, reads) = (&mut self.write[first..end], &self.read[first..end]);
-        let floor = (access.floor as u64) << 32;
-        let mut newest = 0;
-        for (write, read) in writes.iter().zip(reads) {
-            newest = newest.max(write.0).max(read.0);
-        }
-        let conflict = if newest >= floor {
-            let read = || {
-                let unordered = |read: &Stamp| read.time() >= access.floor && unordered_read(*read, access);
-                let at = reads.iter().position(unordered)?;
-                Some(Conflict { earlier: reads[at], wrote: false, granule: first + at })
-            };
-            unordered_among(writes, first, access).or_else(read)
-        } else {
-            None
+        let (first, end) = self.range(offset, bytes);
+        let floor = access.floor;
+        let recent = self.write.recent(first, end, floor) && !self.write.mine(first, end, access)
+            || self.read.recent(first, end, floor);
+        let conflict = match recent {
+            true => self.unordered_write(first, end, access).or_else(|| self.unordered_read(first, end, access)),
+            false => None,
         };
-        writes.fill(Stamp::new(access.launch.now, access.pc, access.thread, access.strong as u64 * STRONG));
+        self.write.fill(first, end, access.launch.now, access.who(access.strong as u32 * STRONG));
         conflict
     }
-}
 
-/// The first write of a range that is not ordered before the access.
-#[inline(never)]
-fn unordered_among(writes: &[Stamp], first: usize, access: &Access) -> Option<Conflict> {
-    let unordered = |write: &Stamp| write.time() >= access.floor && unordered_write(*write, access);
-    let at = writes.iter().position(unordered)?;
-    Some(Conflict { earlier: writes[at], wrote: true, granule: first + at })
-}
-
-#[inline(always)]
-fn unordered_write(write: Stamp, access: &Access) -> bool {
-    if write.flags() & STRONG != 0 && access.strong {
-        return false;
+    /// The same for a whole warp whose lanes access `bytes` each, one after another from `offset`, with `access` that of
+    /// lane 0. Returns false, and notes nothing, unless all of the range is untouched since the floor.
+    #[inline(always)]
+    pub fn note_run(&mut self, offset: usize, bytes: usize, access: &Access, writes: bool) -> bool {
+        let (first, end) = self.range(offset, bytes * LANES);
+        let floor = access.floor;
+        if bytes < 1 << self.shift || self.write.recent(first, end, floor) || self.read.recent(first, end, floor) {
+            return false;
+        }
+        let track = if writes { &mut self.write } else { &mut self.read };
+        track.time[first..end].fill(access.launch.now);
+        let each = bytes >> self.shift;
+        let mut who = access.who((writes && access.strong) as u32 * STRONG);
+        for lane in track.who[first..end].chunks_exact_mut(each) {
+            lane.fill(who);
+            who += NEXT_THREAD;
+        }
+        true
     }
-    !access.block.ordered(access.launch, write.time(), write.thread(), access.thread)
-}
 
-#[inline(always)]
-fn unordered_read(read: Stamp, access: &Access) -> bool {
-    if !access.block.ordered(access.launch, read.time(), read.thread(), access.thread) {
-        return true;
+    /// The first write of a range that is not ordered before the access.
+    #[inline(never)]
+    fn unordered_write(&self, first: usize, end: usize, access: &Access) -> Option<Conflict> {
+        (first..end).map(|granule| self.write.stamp(granule)).find_map(|write| {
+            let both_strong = write.flags() & STRONG != 0 && access.strong;
+            let ordered = write.time < access.floor
+                || both_strong
+                || access.block.ordered(access.launch, write.time, write.thread(), access.thread);
+            (!ordered).then_some(Conflict { earlier: write, wrote: true })
+        })
     }
-    // The last reader is ordered; the flags tell of others since the last barrier.
-    read.flags() != 0 && other_readers(read, access)
+
+    /// The first read of a range that is not ordered before the access.
+    #[inline(never)]
+    fn unordered_read(&self, first: usize, end: usize, access: &Access) -> Option<Conflict> {
+        (first..end).map(|granule| self.read.stamp(granule)).find_map(|read| {
+            let unordered = read.time >= access.floor
+                && (!access.block.ordered(access.launch, read.time, read.thread(), access.thread)
+                    || other_readers(read, access));
+            unordered.then_some(Conflict { earlier: read, wrote: false })
+        })
+    }
 }
 
-#[inline(never)]
+/// The last reader is ordered; the flags tell of others since the last barrier.
 fn other_readers(read: Stamp, access: &Access) -> bool {
-    if access.block.intricate(access.launch) {
+    if read.flags() == 0 || access.block.intricate(access.launch) {
         return false;
     }
-    let in_interval = read.time() >= access.block.since;
+    let in_interval = read.time >= access.block.since;
     match read.flags() {
         SEVERAL_BLOCKS => true,
         SEVERAL_WARPS => in_interval,
-        SEVERAL_LANES => {
+        _ => {
             let warp = access.thread / 32;
-            in_interval && read.thread() / 32 == warp && read.time() >= access.block.warp_since[warp as usize]
+            in_interval && read.thread() / 32 == warp && read.time >= access.block.warp_since[warp as usize]
         }
-        _ => false,
     }
 }
 
 /// The flags of a granule that was read before (in this interval, or this launch) and is read again.
 #[inline(always)]
-fn several(read: Stamp, access: &Access) -> u64 {
+fn several(read: Stamp, access: &Access) -> u32 {
     // Shared memory: the floor is the block's last barrier, so the earlier read is this block's, in this interval.
-    if access.floor != access.block.since {
-        return several_in_launch(read, access);
+    if access.floor == access.block.since { several_in_interval(read, access) } else { several_in_launch(read, access) }
+}
+
+/// The same for global memory, where the earlier read may be another block's or lie before a barrier.
+fn several_in_launch(read: Stamp, access: &Access) -> u32 {
+    if read.flags() == SEVERAL_BLOCKS || access.launch.block_of(read.time) != access.block.block {
+        SEVERAL_BLOCKS
+    } else if read.time < access.block.since {
+        0
+    } else {
+        several_in_interval(read, access)
     }
+}
+
+#[inline(always)]
+fn several_in_interval(read: Stamp, access: &Access) -> u32 {
     let warp = access.thread / 32;
     if read.thread() == access.thread {
         read.flags()
     } else if read.flags() == SEVERAL_WARPS || read.thread() / 32 != warp {
         SEVERAL_WARPS
-    } else if read.time() < access.block.warp_since[warp as usize] {
-        0
-    } else {
-        SEVERAL_LANES
-    }
-}
-
-/// The same for global memory, where the earlier read may be another block's or lie before a barrier.
-fn several_in_launch(read: Stamp, access: &Access) -> u64 {
-    if read.flags() == SEVERAL_BLOCKS || access.launch.block_of(read.time()) != access.block.block {
-        return SEVERAL_BLOCKS;
-    }
-    let warp = access.thread / 32;
-    if read.time() < access.block.since {
-        0
-    } else if read.thread() == access.thread {
-        read.flags()
-    } else if read.flags() == SEVERAL_WARPS || read.thread() / 32 != warp {
-        SEVERAL_WARPS
-    } else if read.time() < access.block.warp_since[warp as usize] {
+    } else if read.time < access.block.warp_since[warp as usize] {
         0
     } else {
         SEVERAL_LANES

@@ -8,15 +8,21 @@ use crate::program::{LANES, Lanes32};
 /// A matrix's register, from its 8 rows of 16 bytes as they lie in shared memory.
 #[inline]
 pub fn matrix_fragment(rows: &[[u8; 16]; 8], transposed: bool) -> Lanes32 {
-    let element = |row: usize, column: usize| u16::from_le_bytes([rows[row][2 * column], rows[row][2 * column + 1]]);
     let mut register = [0; LANES];
-    for (lane, value) in register.iter_mut().enumerate() {
-        let (group, pair) = (lane / 4, lane % 4 * 2);
-        let (low, high) = match transposed {
-            false => (element(group, pair), element(group, pair + 1)),
-            true => (element(pair, group), element(pair + 1, group)),
-        };
-        *value = low as u32 | (high as u32) << 16;
+    if !transposed {
+        // Row after row, a lane a pair: the words as they lie.
+        for (lane, value) in register.iter_mut().enumerate() {
+            let (row, at) = (&rows[lane / 4], lane % 4 * 4);
+            *value = u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
+        }
+        return register;
+    }
+    for pair in 0..4 {
+        let (even, odd) = (&rows[2 * pair], &rows[2 * pair + 1]);
+        for group in 0..8 {
+            let at = 2 * group;
+            register[4 * group + pair] = u32::from_le_bytes([even[at], even[at + 1], odd[at], odd[at + 1]]);
+        }
     }
     register
 }
