@@ -37,6 +37,8 @@ pub struct Device {
 /// A module on the device.
 pub struct Module {
     pub kernels: Vec<Arc<Program>>,
+    /// Kernels that can't run here, and why.
+    pub refused: HashMap<String, Fault>,
     /// `.global` and `.const` variables: name to address and bytes.
     pub variables: HashMap<String, (u64, u64)>,
 }
@@ -183,7 +185,8 @@ impl Device {
         (self.memory.capacity - self.memory.used, self.memory.capacity)
     }
 
-    /// Parses and lowers PTX, and places its variables.
+    /// Parses and lowers PTX, and places its variables. Kernels that can't run are in `Module::refused`, unless all are:
+    /// then the first one's reason is the error.
     pub fn load(&mut self, owner: u32, ptx: &str) -> Result<Module> {
         let module = crate::ptx::parse(ptx)?;
         let wanted = lower::module_variables(&module)?;
@@ -194,15 +197,25 @@ impl Device {
             addresses.insert(variable.name.clone(), address);
         }
         let placed = self.place_variables(owner, &wanted, &addresses);
-        let lowered = placed.and_then(|()| lower::lower(&module, &addresses));
+        let lowered = placed.and_then(|()| lower::lower_each(&module, &addresses));
         let bytes_of = wanted.iter().map(|v| (v.name.clone(), (addresses[&v.name], v.bytes)));
-        let mut module = Module { kernels: Vec::new(), variables: bytes_of.collect() };
-        match lowered {
-            Ok(kernels) => module.kernels = kernels.into_iter().map(Arc::new).collect(),
-            Err(fault) => {
-                self.unload(&module);
-                return Err(fault);
+        let mut module = Module { kernels: Vec::new(), refused: HashMap::new(), variables: bytes_of.collect() };
+        let mut first = None;
+        for (name, kernel) in lowered.unwrap_or_else(|fault| vec![(String::new(), Err(fault))]) {
+            match kernel {
+                Ok(kernel) => module.kernels.push(Arc::new(kernel)),
+                Err(fault) => {
+                    first.get_or_insert(fault.clone());
+                    module.refused.insert(name, fault);
+                }
             }
+        }
+        // A module of which nothing can run is refused as a whole.
+        if let Some(fault) = first
+            && module.kernels.is_empty()
+        {
+            self.unload(&module);
+            return Err(fault);
         }
         Ok(module)
     }
@@ -268,9 +281,6 @@ impl Device {
             resident: self.resident_blocks(launch),
             launch: self.launches,
         };
-        for found in &mut self.memory.allocations {
-            (found.read, found.written) = (None, None);
-        }
         let mut output = Vec::new();
         let ran = run_grid(&mut self.memory, launch, setting, &mut output);
         if !output.is_empty() {

@@ -41,6 +41,8 @@ fn check(planted: &Planted) {
     for seed in 0..3 {
         let fault = (planted.run)(&mut gpu(file, O3, seed), kernel).expect_err(kernel);
         check_text(planted, &fault);
+        let again = (planted.run)(&mut gpu(file, O3, seed), kernel).expect_err(kernel);
+        assert_eq!(fault, again, "{kernel}: the same seed, another report");
     }
     let fixed = [O3, &["-DFIXED"]].concat();
     for seed in 0..3 {
@@ -252,6 +254,15 @@ fn uninitialised_address() {
             shape(2, 64),
             &[index, x, y].map(Arg::Pointer).into_iter().chain([Arg::I32(128)]).collect::<Vec<_>>(),
         )
+    });
+}
+
+#[test]
+fn uninitialised_copy() {
+    let says = &["uninitialised", "copies", "allocation 1 (512 bytes at"];
+    uninitialised("uninitialised_copy", (Some(1), Some(36)), says, |gpu, kernel| {
+        let (x, y) = (partly_written(gpu)?, gpu.alloc::<f32>(128)?);
+        gpu.launch(kernel, shape(2, 64), &[Arg::Pointer(x), Arg::Pointer(y), Arg::I32(128)])
     });
 }
 

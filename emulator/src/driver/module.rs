@@ -56,6 +56,9 @@ impl Driver {
         if let Some(&function) = module.functions.get(name) {
             return Ok(function);
         }
+        if let Some(fault) = module.module.refused.get(name) {
+            return Err(fault.clone());
+        }
         let Some(program) = module.module.kernels.iter().find(|kernel| kernel.name == name) else {
             let names: Vec<_> = module.module.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
             return Err(not_found("kernel", name, &names));

@@ -36,11 +36,18 @@ pub fn module_variables(module: &Module) -> Result<Vec<ModuleVariable>> {
     })
 }
 
-/// Lowers every kernel of a module. `addresses` has where each of `module_variables` lies.
+/// Lowers every kernel of a module; the first that can't be is the error. `addresses` has where each of
+/// `module_variables` lies.
 pub fn lower(module: &Module, addresses: &HashMap<String, u64>) -> Result<Vec<Program>> {
+    lower_each(module, addresses)?.into_iter().map(|(_, lowered)| lowered).collect()
+}
+
+/// Each kernel's name with its program, or with the reason why there is none.
+pub fn lower_each(module: &Module, addresses: &HashMap<String, u64>) -> Result<Vec<(String, Result<Program>)>> {
     let functions = functions(module)?;
     let kernels = module.functions.iter().filter(|function| function.entry && function.body.is_some());
-    kernels.map(|kernel| kernel::lower(module, &functions, addresses, kernel)).collect()
+    let lowered = |kernel: &Function| (kernel.name.clone(), kernel::lower(module, &functions, addresses, kernel));
+    Ok(kernels.map(lowered).collect())
 }
 
 /// Functions by name: the one with a body where there are also prototypes.

@@ -201,6 +201,19 @@ impl Memory {
         Ok(())
     }
 
+    /// A new launch begins. Long before time runs out it starts anew, and all records with it.
+    pub fn begin_launch(&mut self) {
+        const LATE: u32 = 1 << 30;
+        if self.clock.now > LATE {
+            self.clock = LaunchClock::default();
+            self.allocations.iter_mut().for_each(|allocation| allocation.shadow.clear());
+        }
+        self.clock.begin();
+        for allocation in &mut self.allocations {
+            (allocation.read, allocation.written) = (None, None);
+        }
+    }
+
     /// Gives an allocation's memory back and remembers that it was there.
     pub fn release(&mut self, index: usize) {
         let found = &mut self.allocations[index];

@@ -58,6 +58,16 @@ extern "C" __global__ void uninitialised_address(const int *index, const float *
     y[i] = x[index[from]];  // FAULT: uninitialised_address
 }
 
+// cp.async has no register that could carry the mark on: the copy itself is the use.
+extern "C" __global__ void uninitialised_copy(const float *x, float *y, int n) {
+    __shared__ float tile[64];
+    int i = blockIdx.x * blockDim.x + threadIdx.x, from = !WRONG && i >= 100 ? 0 : i;
+    unsigned to = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x]);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(x + from) : "memory");  // FAULT: uninitialised_copy
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    y[i] = tile[threadIdx.x];
+}
+
 // Read into a register, used for nothing that counts: no finding.
 extern "C" __global__ void uninitialised_unused(const float *x, float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
