@@ -166,7 +166,7 @@ impl Device {
         if bytes == 0 {
             return Ok(());
         }
-        if address % pattern.len() as u64 != 0 {
+        if !address.is_multiple_of(pattern.len() as u64) {
             let text = format!("fill at {address:#x}: expected a multiple of {}", pattern.len());
             return Err(Fault::new(Code::InvalidValue, text));
         }
