@@ -1,6 +1,6 @@
 //! C programs against hand-declared prototypes, linked with `-lcuda` and run with `LD_LIBRARY_PATH`.
 
-mod common;
+mod library;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn file(name: &str) -> PathBuf {
 
 /// Compiles `tests/c/NAME.c` and runs it, in a folder of the test's own.
 fn run(test: &str, name: &str, arguments: &[PathBuf], variables: &[(&str, &str)]) -> Output {
-    let folder = common::driver_folder(test);
+    let folder = library::driver_folder(test);
     let program = folder.join(name);
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_string());
     let compiled = Command::new(compiler)

@@ -1,25 +1,37 @@
 //! cudarc programs, unchanged, with the emulator in place of a driver.
 
-mod common;
+mod library;
 #[path = "../examples/saxpy.rs"]
 mod saxpy;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Once};
 
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 const SAXPY: &str = include_str!("saxpy.ptx");
 
-/// Loads the library by its path before cudarc looks for a driver: cudarc then finds this one under its soname.
+/// Loads the library by its path before cudarc looks for a driver: cudarc then finds this one under its soname. Where a
+/// real driver is installed with its link `libcuda.so`, which cudarc asks for first, `LD_LIBRARY_PATH` has to decide, and
+/// the loader reads that when a process starts: the tests start anew.
 fn device() -> Arc<CudaContext> {
     static LOAD: Once = Once::new();
     LOAD.call_once(|| {
-        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        let folder = library::driver_folder("cudarc");
+        let paths = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+        let decided = paths.starts_with(folder.to_str().expect("a path in UTF-8"));
+        // SAFETY: loading a driver runs nothing but its initialisers.
+        if !decided && unsafe { Library::open(Some("libcuda.so"), RTLD_NOW) }.is_ok() {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args(std::env::args_os().skip(1)).env("LD_LIBRARY_PATH", format!("{}:{paths}", folder.display()));
+            panic!("starting anew failed: {}", again.exec());
+        }
         // SAFETY: loading the library runs nothing but the loader.
-        let library = unsafe { Library::open(Some(common::library()), RTLD_NOW | RTLD_GLOBAL) }.expect("the emulator");
+        let library = unsafe { Library::open(Some(library::library()), RTLD_NOW | RTLD_GLOBAL) }.expect("the emulator");
         std::mem::forget(library);
     });
     let context = CudaContext::new(0).expect("the emulated device");
@@ -190,7 +202,7 @@ fn example(excess: &str, card: &str, report: &Path) -> Output {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env("SAXPY_EXCESS", excess)
-        .env("LD_LIBRARY_PATH", common::driver_folder(card))
+        .env("LD_LIBRARY_PATH", library::driver_folder(card))
         .env("HANDGRAD_EMULATOR_CARD", card)
         .env("HANDGRAD_EMULATOR_REPORT", report)
         .output()

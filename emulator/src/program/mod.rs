@@ -4,97 +4,19 @@
 //! Constants (immediates, symbol addresses) and the launch's special registers (`%tid.x`, …) are registers too,
 //! filled when a warp starts, so every operand of an instruction is a register.
 
+mod registers;
+mod visit;
+
+pub use registers::{Class, LANES, Lanes32, Lanes64, Mask, Reg, Registers};
+
 use crate::alu::Alu;
 use crate::ptx::ast::Space;
 use crate::warp_ops::WarpOp;
 
-/// Lanes in a warp.
-pub const LANES: usize = 32;
 /// Where shared memory begins among generic addresses; local memory and parameters likewise.
 pub const SHARED_WINDOW: u64 = 1 << 40;
 pub const LOCAL_WINDOW: u64 = 2 << 40;
 pub const PARAM_WINDOW: u64 = 3 << 40;
-/// One 32-bit value a lane. Narrower types (8 and 16 bits) live here too, zero-extended.
-pub type Lanes32 = [u32; LANES];
-/// One 64-bit value a lane.
-pub type Lanes64 = [u64; LANES];
-/// One bit a lane: bit i belongs to lane i. Predicates, and sets of lanes.
-pub type Mask = u32;
-
-/// Which register file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Class {
-    /// 8, 16 and 32 bits: `Registers::r32`.
-    R32,
-    /// 64 bits: `Registers::r64`.
-    R64,
-    /// Predicates: `Registers::pred`.
-    Pred,
-}
-
-/// A register's index in its file; the instruction says which file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Reg(pub u32);
-
-/// A warp's registers.
-#[derive(Debug, Clone, Default)]
-pub struct Registers {
-    pub r32: Vec<Lanes32>,
-    pub r64: Vec<Lanes64>,
-    pub pred: Vec<Mask>,
-}
-
-impl Registers {
-    /// Writes the active lanes of a 32-bit register and leaves the others.
-    #[inline(always)]
-    pub fn set32(&mut self, d: Reg, value: Lanes32, active: Mask) {
-        let target = &mut self.r32[d.0 as usize];
-        if active == Mask::MAX {
-            *target = value;
-        } else {
-            blend(target, &value, active);
-        }
-    }
-
-    /// Writes the active lanes of a 64-bit register and leaves the others.
-    #[inline(always)]
-    pub fn set64(&mut self, d: Reg, value: Lanes64, active: Mask) {
-        let target = &mut self.r64[d.0 as usize];
-        if active == Mask::MAX {
-            *target = value;
-        } else {
-            blend(target, &value, active);
-        }
-    }
-
-    /// Writes the active lanes of a predicate and leaves the others.
-    #[inline(always)]
-    pub fn set_pred(&mut self, d: Reg, value: Mask, active: Mask) {
-        let target = &mut self.pred[d.0 as usize];
-        *target = (*target & !active) | (value & active);
-    }
-
-    #[inline(always)]
-    pub fn get32(&self, r: Reg) -> &Lanes32 {
-        &self.r32[r.0 as usize]
-    }
-
-    #[inline(always)]
-    pub fn get64(&self, r: Reg) -> &Lanes64 {
-        &self.r64[r.0 as usize]
-    }
-
-    #[inline(always)]
-    pub fn get_pred(&self, r: Reg) -> Mask {
-        self.pred[r.0 as usize]
-    }
-}
-
-/// Copies the active lanes. Kept out of line: it would otherwise be compiled into every arithmetic instruction.
-#[inline(never)]
-fn blend<T: Copy>(target: &mut [T; LANES], value: &[T; LANES], active: Mask) {
-    *target = crate::alu::lanes::select(active, value, target);
-}
 
 /// How an instruction uses a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -393,93 +315,4 @@ pub struct ParamSlot {
 #[derive(Debug, Clone, Default)]
 pub struct ModuleImage {
     pub kernels: Vec<Program>,
-}
-
-impl Address {
-    pub fn visit(&mut self, visit: Visit) {
-        visit(Access::Read, if self.wide { Class::R64 } else { Class::R32 }, &mut self.base);
-    }
-}
-
-impl Instruction {
-    /// Every register the instruction reads, then every one it writes.
-    pub fn visit(&mut self, visit: Visit) {
-        use Access::{Read, Write};
-        if let Some(guard) = &mut self.guard {
-            visit(Read, Class::Pred, &mut guard.pred);
-        }
-        let width = |wide: bool| if wide { Class::R64 } else { Class::R32 };
-        match &mut self.op {
-            Op::Alu(alu) => alu.visit(visit),
-            Op::Warp(op) => op.visit(visit),
-            Op::Load { value, address, to, .. } => {
-                address.visit(visit);
-                to.iter_mut().for_each(|r| visit(Write, width(value.wide), r));
-            }
-            Op::Store { value, address, from, .. } => {
-                address.visit(visit);
-                from.iter_mut().for_each(|r| visit(Read, width(value.wide), r));
-            }
-            Op::Atomic { function, address, to, b, c, .. } => {
-                let class = width(function.ty.bytes() == 8);
-                address.visit(visit);
-                visit(Read, class, b);
-                c.iter_mut().for_each(|r| visit(Read, class, r));
-                to.iter_mut().for_each(|r| visit(Write, class, r));
-            }
-            Op::CopyAsync { shared, global, source_bytes, .. } => {
-                shared.visit(visit);
-                global.visit(visit);
-                source_bytes.iter_mut().for_each(|r| visit(Read, Class::R32, r));
-            }
-            Op::LoadMatrix { address, to, .. } => {
-                address.visit(visit);
-                to.iter_mut().for_each(|r| visit(Write, Class::R32, r));
-            }
-            Op::StoreMatrix { address, from, .. } => {
-                address.visit(visit);
-                from.iter_mut().for_each(|r| visit(Read, Class::R32, r));
-            }
-            Op::Barrier(barrier) => {
-                visit(Read, Class::R32, &mut barrier.id);
-                barrier.threads.iter_mut().for_each(|r| visit(Read, Class::R32, r));
-                match &mut barrier.kind {
-                    BarrierKind::Sync | BarrierKind::Arrive => {}
-                    BarrierKind::Count { to, pred, .. } => {
-                        visit(Read, Class::Pred, pred);
-                        visit(Write, Class::R32, to);
-                    }
-                    BarrierKind::All { to, pred, .. } | BarrierKind::Any { to, pred, .. } => {
-                        visit(Read, Class::Pred, pred);
-                        visit(Write, Class::Pred, to);
-                    }
-                }
-            }
-            Op::WarpBarrier { members } => visit(Read, Class::R32, members),
-            Op::BranchIndexed { index, .. } => visit(Read, Class::R32, index),
-            Op::Printf { format, arguments, to } => {
-                visit(Read, Class::R64, format);
-                visit(Read, Class::R64, arguments);
-                visit(Write, Class::R32, to);
-            }
-            Op::AssertFail { message, file, line, function } => {
-                visit(Read, Class::R64, message);
-                visit(Read, Class::R64, file);
-                visit(Read, Class::R32, line);
-                visit(Read, Class::R64, function);
-            }
-            Op::ReadClock { to, wide } => visit(Write, width(*wide), to),
-            Op::IsSpace { to, from, .. } => {
-                visit(Read, Class::R64, from);
-                visit(Write, Class::Pred, to);
-            }
-            Op::CopyAsyncCommit
-            | Op::CopyAsyncWait { .. }
-            | Op::Fence
-            | Op::Branch { .. }
-            | Op::Exit
-            | Op::Trap
-            | Op::Nop => {}
-        }
-    }
 }
