@@ -189,6 +189,7 @@ impl Device {
     /// then the first one's reason is the error.
     pub fn load(&mut self, owner: u32, ptx: &str) -> Result<Module> {
         let module = crate::ptx::parse(ptx)?;
+        self.check_target(&module.target)?;
         let wanted = lower::module_variables(&module)?;
         let mut addresses = HashMap::new();
         for variable in &wanted {
@@ -203,7 +204,7 @@ impl Device {
         let mut first = None;
         for (name, kernel) in lowered.unwrap_or_else(|fault| vec![(String::new(), Err(fault))]) {
             match kernel {
-                Ok(kernel) => module.kernels.push(Arc::new(kernel)),
+                Ok(kernel) => module.kernels.push(Arc::new(Program { owner, ..kernel })),
                 Err(fault) => {
                     first.get_or_insert(fault.clone());
                     module.refused.insert(name, fault);
@@ -283,6 +284,7 @@ impl Device {
         };
         let mut output = Vec::new();
         let ran = run_grid(&mut self.memory, launch, setting, &mut output);
+        self.memory.end_launch();
         if !output.is_empty() {
             let mut stdout = std::io::stdout().lock();
             // A closed standard output is the program's affair, not the launch's.

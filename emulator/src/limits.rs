@@ -8,6 +8,19 @@ use crate::occupancy::{estimated_registers, occupancy, shared_bytes};
 const REGISTER_UNIT: u32 = 8;
 
 impl Device {
+    /// PTX runs on cards of its target's compute capability or a greater one.
+    pub fn check_target(&self, target: &str) -> Result<()> {
+        let (major, minor) = self.card.compute_capability;
+        let digits = target.trim_start_matches("sm_").trim_end_matches(|c: char| !c.is_ascii_digit());
+        match digits.parse::<u32>() {
+            Ok(wanted) if wanted <= 10 * major + minor => Ok(()),
+            _ => {
+                let text = format!("PTX for {target}, the card {} is an sm_{major}{minor}", self.card.name);
+                Err(Fault::new(Code::NoBinaryForGpu, text))
+            }
+        }
+    }
+
     /// Threads, grid, shared memory and registers against the card's limits.
     pub fn check_limits(&self, launch: &Launch) -> Result<()> {
         let name = &launch.kernel.name;

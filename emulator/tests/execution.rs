@@ -506,3 +506,36 @@ RAISE:
         assert_eq!(gpu.download::<u32>(flag, 1).unwrap(), [1]);
     }
 }
+
+#[test]
+fn a_kernel_reaches_its_own_contexts_memory_alone() {
+    let mut gpu = Gpu::with(&kernel("", ""), Options::default()).unwrap();
+    let foreign = gpu.device.alloc(2, 256).unwrap();
+    let found = gpu.launch("k", shape(1, 32), &[Arg::Pointer(foreign)]).unwrap_err();
+    assert_eq!(found.code, Code::IllegalAddress);
+    assert!(found.message.contains("of context 2, used in context 1"), "{found}");
+}
+
+#[test]
+fn old_freed_allocations_are_forgotten() {
+    let mut gpu = Gpu::with(&kernel("", ""), Options::default()).unwrap();
+    let kept = gpu.upload(&[5u32; 8]).unwrap();
+    let mut last = 0;
+    for _ in 0..30_000 {
+        last = gpu.alloc::<u32>(8).unwrap();
+        gpu.free(last).unwrap();
+    }
+    let found = gpu.launch("k", shape(1, 8), &[Arg::Pointer(last)]).unwrap_err();
+    assert!(found.message.starts_with("use after free: "), "{found}");
+    assert_eq!(gpu.download::<u32>(kept, 8).unwrap(), [5; 8]);
+}
+
+#[test]
+fn ptx_for_a_newer_card_is_refused() {
+    let found = Gpu::with(&kernel("", "").replace("sm_80", "sm_100"), Options::default()).err().unwrap();
+    assert_eq!(found.code, Code::NoBinaryForGpu);
+    assert!(
+        found.message.contains("PTX for sm_100, the card NVIDIA GeForce RTX 4090 (emulated) is an sm_89"),
+        "{found}"
+    );
+}

@@ -58,7 +58,7 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
         turn: TURN.min(setting.step_limit),
         rng: Rng::new(setting.seed),
     };
-    memory.begin_launch();
+    memory.begin_launch(program.owner);
     let blocks: u64 = launch.grid.iter().map(|&n| n as u64).product();
     let mut order = Order::new(blocks, &mut grid.rng);
     let mut running: VecDeque<Block> = VecDeque::new();

@@ -317,6 +317,7 @@ impl<'a> Lowering<'a> {
         let presets = self.operands.presets();
         let packed = registers::allocate(&mut self.code, self.operands.counts, &presets)?;
         Ok(Program {
+            owner: 0, // whoever loads it says
             name: self.kernel.name.clone(),
             code: self.code,
             lines: self.lines.table,

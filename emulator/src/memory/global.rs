@@ -55,12 +55,25 @@ pub struct Memory {
     pub used: u64,
     pub capacity: u64,
     made: u64,
+    /// Freed allocations that are still remembered.
+    freed: usize,
+    /// The context whose kernel runs: other contexts' memory is out of its reach.
+    running: Option<u32>,
     pub clock: LaunchClock,
 }
 
 impl Memory {
     pub fn new(capacity: u64) -> Memory {
-        Memory { allocations: Vec::new(), next: FIRST, used: 0, capacity, made: 0, clock: LaunchClock::default() }
+        Memory {
+            allocations: Vec::new(),
+            next: FIRST,
+            used: 0,
+            capacity,
+            made: 0,
+            freed: 0,
+            running: None,
+            clock: LaunchClock::default(),
+        }
     }
 
     pub fn alloc(&mut self, owner: u32, bytes: u64, label: Option<String>) -> Result<u64> {
@@ -72,6 +85,7 @@ impl Memory {
             let message = format!("out of memory: {bytes} bytes asked for, {free} of {} are free", self.capacity);
             return Err(Fault::new(Code::OutOfMemory, message));
         }
+        self.forget_freed();
         let base = self.next;
         let mut data = Vec::new();
         if data.try_reserve_exact(bytes as usize).is_err() {
@@ -121,12 +135,13 @@ impl Memory {
         self.allocations.partition_point(|a| a.base <= address).checked_sub(1)
     }
 
-    /// The live allocation that holds `bytes` at `address`.
+    /// The live allocation that holds `bytes` at `address`, if it is in reach of the running kernel.
     #[inline(always)]
     pub fn find(&self, address: u64, bytes: u64) -> Option<usize> {
         let index = self.below(address)?;
         let a = &self.allocations[index];
-        (!a.freed && address - a.base <= a.bytes && bytes <= a.bytes - (address - a.base)).then_some(index)
+        let inside = address - a.base <= a.bytes && bytes <= a.bytes - (address - a.base);
+        (!a.freed && inside && self.running.is_none_or(|owner| owner == a.owner)).then_some(index)
     }
 
     /// Why `bytes` at `address` are not there: code and text.
@@ -144,6 +159,14 @@ impl Memory {
         let inside = address < below.base + below.bytes;
         if below.freed && inside {
             return (Code::IllegalAddress, format!("use after free: {address:#x} in freed {}", below.describe()));
+        }
+        if let Some(owner) = self.running
+            && inside
+            && below.owner != owner
+        {
+            let text =
+                format!("{address:#x} in {} of context {}, used in context {owner}", below.describe(), below.owner);
+            return (Code::IllegalAddress, text);
         }
         if inside {
             let past = address + bytes - (below.base + below.bytes);
@@ -202,7 +225,8 @@ impl Memory {
     }
 
     /// A new launch begins. Long before time runs out it starts anew, and all records with it.
-    pub fn begin_launch(&mut self) {
+    pub fn begin_launch(&mut self, owner: u32) {
+        self.running = Some(owner);
         const LATE: u32 = 1 << 30;
         if self.clock.now > LATE {
             self.clock = LaunchClock::default();
@@ -214,13 +238,32 @@ impl Memory {
         }
     }
 
-    /// Gives an allocation's memory back and remembers that it was there.
+    pub fn end_launch(&mut self) {
+        self.running = None;
+    }
+
+    /// Gives an allocation's memory back and remembers that it was there, as long as it is among the latest.
     pub fn release(&mut self, index: usize) {
+        self.freed += 1;
         let found = &mut self.allocations[index];
         self.used -= found.bytes;
         found.freed = true;
         found.data = Vec::new();
         found.initialised = Initialised::All;
         found.shadow.clear();
+    }
+    /// Forgets the older half of the freed allocations once there are many. Indices change.
+    pub fn forget_freed(&mut self) {
+        const MANY: usize = 8192;
+        if self.freed <= MANY {
+            return;
+        }
+        let mut surplus = self.freed - MANY / 2;
+        self.allocations.retain(|allocation| {
+            let forget = allocation.freed && surplus > 0;
+            surplus -= forget as usize;
+            !forget
+        });
+        self.freed = self.allocations.iter().filter(|allocation| allocation.freed).count();
     }
 }

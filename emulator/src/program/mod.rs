@@ -270,6 +270,8 @@ pub struct SourceLine {
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub name: String,
+    /// The context that loaded it.
+    pub owner: u32,
     pub code: Vec<Instruction>,
     pub lines: Vec<SourceLine>,
     /// Registers in each file.

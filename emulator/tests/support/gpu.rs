@@ -18,13 +18,14 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// An RTX 4090 that runs blocks and warps in the order of `seed`.
+    /// An RTX 4090, or an H200 for PTX of compute capability 9.0, that runs blocks and warps in the order of `seed`.
     pub fn new(ptx: &str, seed: u64) -> Result<Gpu> {
         Gpu::with(ptx, Options { seed, ..Options::default() })
     }
 
     pub fn with(ptx: &str, options: Options) -> Result<Gpu> {
-        let mut device = Device::new(Card::named("rtx4090").unwrap(), options);
+        let card = if ptx.contains(".target sm_90") { "h200" } else { "rtx4090" };
+        let mut device = Device::new(Card::named(card).unwrap(), options);
         let module = device.load(OWNER, ptx)?;
         Ok(Gpu { device, module, outcomes: vec![] })
     }
