@@ -539,3 +539,83 @@ fn ptx_for_a_newer_card_is_refused() {
         "{found}"
     );
 }
+
+#[test]
+fn a_compare_and_swap_loop_may_begin_with_a_plain_load() {
+    // Every thread multiplies the word by 3, modulo 2^32, as CUDA's guide writes it.
+    let values = run(
+        "    mov.u32 %r5, smem;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra INITIALISED;
+    st.shared.u32 [%r5], 1;
+INITIALISED:
+    bar.sync 0;
+    ld.shared.u32 %r6, [%r5];
+AGAIN:
+    mul.lo.u32 %r7, %r6, 3;
+    atom.shared.cas.b32 %r8, [%r5], %r6, %r7;
+    setp.ne.u32 %p2, %r8, %r6;
+    mov.u32 %r6, %r8;
+    @%p2 bra AGAIN;
+    bar.sync 0;
+    ld.shared.u32 %r2, [%r5];",
+        64,
+    )
+    .unwrap();
+    assert_eq!(values, vec![3u32.wrapping_pow(64); 64]);
+}
+
+#[test]
+fn a_value_that_decides_nothing_may_be_uninitialised() {
+    // `i < 10 && s[i] > 5`, with the load ahead of its condition, as compilers like it.
+    let body = "    mov.u32 %r5, smem;
+    shl.b32 %r6, %r1, 2;
+    add.u32 %r5, %r5, %r6;
+    setp.lt.u32 %p1, %r1, 10;
+    @%p1 st.shared.u32 [%r5], %r1;
+    ld.shared.u32 %r7, [%r5];
+    setp.gt.u32 %p2, %r7, 5;
+    and.pred %p3, %p1, %p2;
+    setp.gt.and.u32 %p4, %r7, 5, %p1;
+    selp.u32 %r8, 1, 0, %p1;
+    neg.s32 %r9, %r8;
+    and.b32 %r10, %r7, %r9;
+    add.u32 %r2, %r10, 100;
+    @%p3 add.u32 %r2, %r2, 1000;
+    @%p4 add.u32 %r2, %r2, 10000;";
+    let values = run(body, 32).unwrap();
+    for (i, &value) in values.iter().enumerate() {
+        let own = if i < 10 { i } else { 0 };
+        assert_eq!(value as usize, own + 100 + if (6..10).contains(&i) { 11_000 } else { 0 }, "thread {i}");
+    }
+    assert!(fault(&body.replace("and.pred %p3, %p1, %p2", "or.pred %p3, %p1, %p2"), 32).message.starts_with("uninitialised"));
+}
+
+#[test]
+fn the_carry_after_a_difference_is_what_compilers_expect() {
+    // 5 − 3 needs no borrow, 3 − 5 does: the flag that `addc` sees is set and clear.
+    let values = run(
+        "    and.b32 %r3, %r1, 1;
+    shl.b32 %r4, %r3, 1;
+    sub.u32 %r5, 5, %r4;
+    add.u32 %r6, %r4, 3;
+    sub.cc.u32 %r7, %r5, %r6;
+    addc.u32 %r2, 0, 0;",
+        32,
+    )
+    .unwrap();
+    let expected: Vec<u32> = (0..32).map(|lane| 1 - lane % 2).collect();
+    assert_eq!(values, expected);
+}
+
+#[test]
+fn an_atomic_may_name_its_scope_alone() {
+    let values = run(
+        "    atom.global.sys.add.u32 %r3, [%rd1], 1;
+    atom.cta.exch.b32 %r4, [%rd1], 7;
+    sub.u32 %r2, %r4, %r3;",
+        32,
+    )
+    .unwrap();
+    assert_eq!(values, vec![1; 32]);
+}

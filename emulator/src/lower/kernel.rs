@@ -1,6 +1,6 @@
 //! One kernel: walks its statements, opens and closes scopes, and hands each instruction to the file that knows it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::alu::Alu;
 use crate::fault::{Code, Fault};
@@ -11,7 +11,7 @@ use crate::lower::problem::{Outcome, Problem, invalid, unsupported};
 use crate::lower::registers;
 use crate::lower::text;
 use crate::lower::variables::{self, Shared};
-use crate::program::{Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
+use crate::program::{AtomicOp, Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
 use crate::ptx::ast::{self, Function, Module, Operand, Space, Statement, Type, Variable};
 use crate::warp_ops::WarpOp;
 
@@ -314,6 +314,7 @@ impl<'a> Lowering<'a> {
             self.code.push(Instruction { guard: None, op: Op::Exit, line });
         }
         self.labels.resolve(&mut self.code)?;
+        strengthen_loads(&mut self.code);
         let presets = self.operands.presets();
         let packed = registers::allocate(&mut self.code, self.operands.counts, &presets)?;
         Ok(Program {
@@ -343,4 +344,27 @@ impl<'a> Lowering<'a> {
 pub enum Part {
     Register(Type, Reg),
     Number(i64),
+}
+
+/// A load from where a later compare-and-swap goes belongs to it: `old = *p; do … atomicCAS(p, old, …)` is how CUDA's own
+/// guide writes an atomic that the hardware lacks. It counts as an atomic access, not as a race with those of others.
+/// Registers still have their own names here, each written once in nvcc's output.
+fn strengthen_loads(code: &mut [Instruction]) {
+    let swaps: HashSet<(u32, bool, i64)> = code
+        .iter()
+        .filter_map(|instruction| match &instruction.op {
+            Op::Atomic { function, address, .. } if function.op == AtomicOp::CompareAndSwap => {
+                Some((address.base.0, address.wide, address.offset))
+            }
+            _ => None,
+        })
+        .collect();
+    for instruction in code {
+        if let Op::Load { address, to, strong, .. } = &mut instruction.op
+            && to.len() == 1
+            && swaps.contains(&(address.base.0, address.wide, address.offset))
+        {
+            *strong = true;
+        }
+    }
 }

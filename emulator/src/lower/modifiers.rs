@@ -101,7 +101,8 @@ pub fn modifiers<'m>(instruction: &'m Instruction, allowed: &[Kind]) -> Outcome<
         }
     }
     let strong = found.order.is_some_and(|order| !matches!(order, "weak" | "volatile"));
-    if seen.contains(&Kind::Scope) && !strong {
+    // An atomic without an order is relaxed: `atom.sys.add`.
+    if seen.contains(&Kind::Scope) && !strong && !allowed.contains(&Kind::Function) {
         return invalid("a scope needs .relaxed, .acquire or .release");
     }
     if instruction.modifiers.last().and_then(|last| kind(last)) != Some(Kind::Type) {
@@ -132,8 +133,10 @@ impl Modifiers<'_> {
             _ => {}
         }
         let bytes = self.ty.bytes() * self.elements;
-        let fits = bytes <= 16 || bytes == 32 && self.space == Space::Global;
-        if !fits || self.elements == 8 && self.ty.bytes() != 4 {
+        if bytes == 32 && self.space == Space::Global {
+            return unsupported("vectors of 32 bytes need sm_100");
+        }
+        if bytes > 16 {
             return invalid(format!("a vector of {bytes} bytes is too large"));
         }
         Ok(())

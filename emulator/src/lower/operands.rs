@@ -299,6 +299,10 @@ pub fn special(name: &str) -> Option<Preset> {
         "%lanemask_ge" => Some(Special::LaneMaskGe),
         "%lanemask_gt" => Some(Special::LaneMaskGt),
         "%dynamic_smem_size" => Some(Special::DynamicSharedBytes),
+        // What the system keeps lies behind the block's own memory: reading where is fine, an access is out of bounds.
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" | "%reserved_smem_offset_1" => {
+            Some(Special::TotalSharedBytes)
+        }
         "%total_smem_size" => Some(Special::TotalSharedBytes),
         "WARP_SZ" => return Some(Preset::Bits(32)),
         // A launch without clusters is one of clusters of one block (PTX ISA, "Special Registers").

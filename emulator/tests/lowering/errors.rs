@@ -32,6 +32,7 @@ const CASES: [(&str, Code, &str); 92] = [
     ("ld.global.v2.u32 {%r1, %r2, %r3}, [%rd1];", InvalidPtx, "3 elements, expected 2"),
     ("ld.global.u32 {%r1, %r2}, [%rd1];", InvalidPtx, "expected 1"),
     ("ld.global.v2.u32 {%r1, %rd2}, [%rd1];", NotSupported, "32-bit and 64-bit"),
+    ("ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%rd1];", NotSupported, "need sm_100"),
     ("ld.shared.v4.u64 {%rd1, %rd2, %rd3, %rd4}, [%r1];", InvalidPtx, "too large"),
     ("ld.global.u32 %r1, [%rd1], %rd2;", InvalidPtx, "found 3 operands, expected 2"),
     ("ld.global.L2::cache_hint.u32 %r1, [%rd1];", InvalidPtx, "found 2 operands, expected 3"),

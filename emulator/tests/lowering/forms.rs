@@ -34,13 +34,6 @@ fn loads() {
         ("ld.global.v4.u32 {%r1, _, %r3, %r4}, [%rd1];", Space::Global, (4, false, false), 4, false),
         ("ld.global.v2.b64 {%rd1, %rd2}, [%rd1];", Space::Global, (8, false, true), 2, false),
         ("ld.global.v4.u8 {%rs1, %rs2, %rs3, %rs4}, [%rd1];", Space::Global, (1, false, false), 4, false),
-        (
-            "ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%rd1];",
-            Space::Global,
-            (4, false, false),
-            8,
-            false,
-        ),
         ("ld.global.nc.f32 %f1, [%rd1];", Space::Global, (4, false, false), 1, false),
         (
             "ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];",

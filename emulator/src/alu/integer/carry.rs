@@ -1,6 +1,9 @@
 //! Extended-precision arithmetic: sums that read or write the carry flag, a predicate of its own for each thread.
 //!
-//! After a difference the flag holds the borrow. `madc` adds c and the flag to the product's low or high half.
+//! A difference is the sum a + !b + 1, as on the hardware: after it the flag is set where there was no borrow, and `subc`
+//! takes one more away where the flag is clear. The ISA leaves this open as long as differences are followed by
+//! differences; nvcc's 128-bit division follows `subc.cc` by `addc` and relies on it.
+//! `madc` adds c and the flag to the product's low or high half.
 //! (PTX ISA, "Extended-Precision Integer Arithmetic Instructions".)
 
 use super::Integer;
@@ -30,29 +33,30 @@ impl Flag {
         }
     }
 
-    /// The flag going in, 0 or 1 in each lane.
+    /// The flag going in, 0 or 1 in each lane: what a sum adds and, where `subtract`, a difference takes away.
     #[inline(always)]
-    fn input(&self, registers: &Registers) -> Lanes32 {
-        bits(if self.reads { registers.get_pred(self.reg) } else { 0 })
+    fn input(&self, registers: &Registers, subtract: bool) -> Lanes32 {
+        let flag = registers.get_pred(self.reg);
+        bits(if !self.reads { 0 } else if subtract { !flag } else { flag })
     }
 
-    /// `carries`: 0 or 1 in each lane.
+    /// `carries`: 0 or 1 in each lane; borrows where `subtract`.
     #[inline(always)]
-    fn output(&self, registers: &mut Registers, carries: &Lanes32, active: Mask) {
+    fn output(&self, registers: &mut Registers, carries: &Lanes32, subtract: bool, active: Mask) {
         if self.writes {
             let mut mask = 0;
             for (lane, carry) in carries.iter().enumerate() {
                 mask |= carry << lane;
             }
-            registers.set_pred(self.reg, mask, active);
+            registers.set_pred(self.reg, if subtract { !mask } else { mask }, active);
         }
     }
 }
 
-/// d = a + b + flag, or a − (b + flag).
+/// d = a + b + flag, or a − b − (1 − flag).
 #[inline(always)]
 pub fn sum32(subtract: bool, flag: &Flag, r: &R2, registers: &mut Registers, active: Mask) {
-    let carry = flag.input(registers);
+    let carry = flag.input(registers, subtract);
     let (a, b) = (registers.get32(r.a), registers.get32(r.b));
     // In 64 bits bit 32 is the carry, and the borrow of a difference too.
     let wide: Lanes64 = if subtract {
@@ -60,13 +64,13 @@ pub fn sum32(subtract: bool, flag: &Flag, r: &R2, registers: &mut Registers, act
     } else {
         map3(a, b, &carry, |x, y, c| x as u64 + y as u64 + c as u64)
     };
-    finish32(&wide, flag, r.d, registers, active);
+    finish32(&wide, flag, r.d, subtract, registers, active);
 }
 
 /// d = low or high half of a·b, + c + flag.
 #[inline(always)]
 pub fn mad32(high: bool, signed: bool, flag: &Flag, r: &R3, registers: &mut Registers, active: Mask) {
-    let carry = flag.input(registers);
+    let carry = flag.input(registers, false);
     let (a, b, c) = (registers.get32(r.a), registers.get32(r.b), registers.get32(r.c));
     let product: Lanes32 = match (high, signed) {
         (false, _) => map2(a, b, u32::wrapping_mul),
@@ -74,13 +78,13 @@ pub fn mad32(high: bool, signed: bool, flag: &Flag, r: &R3, registers: &mut Regi
         (true, false) => map2(a, b, |x, y| ((x as u64 * y as u64) >> 32) as u32),
     };
     let wide: Lanes64 = map3(&product, c, &carry, |p, z, c| p as u64 + z as u64 + c as u64);
-    finish32(&wide, flag, r.d, registers, active);
+    finish32(&wide, flag, r.d, false, registers, active);
 }
 
 #[inline(always)]
-fn finish32(wide: &Lanes64, flag: &Flag, d: Reg, registers: &mut Registers, active: Mask) {
+fn finish32(wide: &Lanes64, flag: &Flag, d: Reg, subtract: bool, registers: &mut Registers, active: Mask) {
     registers.set32(d, map1(wide, |x| x as u32), active);
-    flag.output(registers, &map1(wide, |x| (x >> 32) as u32 & 1), active);
+    flag.output(registers, &map1(wide, |x| (x >> 32) as u32 & 1), subtract, active);
 }
 
 /// x + y + carry, and the carry out.
@@ -101,25 +105,25 @@ fn sub64(x: u64, y: u64, borrow: u32) -> (u64, u32) {
 
 #[inline(always)]
 pub fn sum64(subtract: bool, flag: &Flag, r: &R2, registers: &mut Registers, active: Mask) {
-    let carry = flag.input(registers);
+    let carry = flag.input(registers, subtract);
     let (a, b) = (registers.get64(r.a), registers.get64(r.b));
     let both = if subtract { map3(a, b, &carry, sub64) } else { map3(a, b, &carry, add64) };
-    finish64(&both, flag, r.d, registers, active);
+    finish64(&both, flag, r.d, subtract, registers, active);
 }
 
 #[inline(always)]
 pub fn mad64(high: bool, signed: bool, flag: &Flag, r: &R3, registers: &mut Registers, active: Mask) {
-    let carry = flag.input(registers);
+    let carry = flag.input(registers, false);
     let (a, b, c) = (registers.get64(r.a), registers.get64(r.b), registers.get64(r.c));
     let product: Lanes64 = if high { map2(a, b, |x, y| high64(x, y, signed)) } else { map2(a, b, u64::wrapping_mul) };
     let both = map3(&product, c, &carry, add64);
-    finish64(&both, flag, r.d, registers, active);
+    finish64(&both, flag, r.d, false, registers, active);
 }
 
 #[inline(always)]
-fn finish64(both: &[(u64, u32); 32], flag: &Flag, d: Reg, registers: &mut Registers, active: Mask) {
+fn finish64(both: &[(u64, u32); 32], flag: &Flag, d: Reg, subtract: bool, registers: &mut Registers, active: Mask) {
     registers.set64(d, map1(both, |(sum, _)| sum), active);
-    flag.output(registers, &map1(both, |(_, carry)| carry), active);
+    flag.output(registers, &map1(both, |(_, carry)| carry), subtract, active);
 }
 
 /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad….cc`, `madc…`.

@@ -19,6 +19,7 @@ mod select;
 mod tests;
 
 use crate::lower::operands::Operands;
+use crate::alu::lanes::mask1;
 use crate::program::Class::{self, Pred, R32, R64};
 use crate::program::{Access, Mask, Reg, Registers, Visit};
 use crate::ptx::ast::Instruction;
@@ -239,14 +240,52 @@ impl Integer {
 
     /// A selection needs its condition and, in each lane, only the operand it chooses.
     pub fn initialised(&self, registers: &Registers, initialised: &dyn Fn(Class, Reg) -> Mask) -> Option<Mask> {
+        let known = |class, reg| initialised(class, reg);
         let (class, r, condition, chosen) = match self {
             Integer::Select32(r) => (R32, r, Pred, registers.get_pred(r.c)),
             Integer::Select64(r) => (R64, r, Pred, registers.get_pred(r.c)),
             Integer::SelectSign32(sign, r) => (R32, r, R32, select::chooses(*sign, registers.get32(r.c))),
             Integer::SelectSign64(sign, r) => (R64, r, R32, select::chooses(*sign, registers.get32(r.c))),
+            Integer::Predicates(op, negated, r) => {
+                let value = |reg, negated| registers.get_pred(reg) ^ if negated { Mask::MAX } else { 0 };
+                let (a, b) = (value(r.a, negated[0]), value(r.b, negated[1]));
+                return Some(decided(*op, (known(Pred, r.a), a, !a), (known(Pred, r.b), b, !b)));
+            }
+            Integer::Logic32(op, r) => {
+                let side = |reg| {
+                    let value = registers.get32(reg);
+                    (known(R32, reg), mask1(value, |x| x == u32::MAX), mask1(value, |x| x == 0))
+                };
+                return Some(decided(*op, side(r.a), side(r.b)));
+            }
+            Integer::Logic64(op, r) => {
+                let side = |reg| {
+                    let value = registers.get64(reg);
+                    (known(R64, reg), mask1(value, |x| x == u64::MAX), mask1(value, |x| x == 0))
+                };
+                return Some(decided(*op, side(r.a), side(r.b)));
+            }
+            Integer::Setp { comparison, .. } => {
+                let class = comparison.test.class();
+                let compared = known(class, comparison.a) & known(class, comparison.b);
+                let combine = comparison.combine?;
+                let c = registers.get_pred(combine.c) ^ if combine.negated { Mask::MAX } else { 0 };
+                return Some(decided(combine.op, (compared, 0, 0), (known(Pred, combine.c), c, !c)));
+            }
             _ => return None,
         };
-        let operand = initialised(class, r.a) & chosen | initialised(class, r.b) & !chosen;
-        Some(operand & initialised(condition, r.c))
+        let operand = known(class, r.a) & chosen | known(class, r.b) & !chosen;
+        Some(operand & known(condition, r.c))
     }
+}
+
+/// Where `a op b` is initialised: where both are, and where one is and decides alone (a false operand of `and`, a true
+/// one of `or`). An operand is given by the lanes where it is initialised, all ones, and all zeros.
+fn decided(op: Logic, a: (Mask, Mask, Mask), b: (Mask, Mask, Mask)) -> Mask {
+    let alone = match op {
+        Logic::And => a.0 & a.2 | b.0 & b.2,
+        Logic::Or => a.0 & a.1 | b.0 & b.1,
+        Logic::Xor => 0,
+    };
+    a.0 & b.0 | alone
 }

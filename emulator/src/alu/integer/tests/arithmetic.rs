@@ -183,6 +183,7 @@ fn dot_products() {
 
 /// A carry form as a case: the flag is a source and a destination of its own, after the others.
 fn check_carry(form: &str, ty: Type, sources: usize, f: fn(Type, &[i128], i128) -> i128) {
+    let subtract = form.starts_with("sub");
     let (reads, writes) =
         (form.starts_with("addc") || form.starts_with("subc") || form.starts_with("madc"), { form.ends_with(".cc") });
     let form = format!("{form}.{}", type_name(ty));
@@ -209,10 +210,13 @@ fn check_carry(form: &str, ty: Type, sources: usize, f: fn(Type, &[i128], i128) 
         for lane in 0..LANES {
             let sources: Vec<i128> = from.iter().map(|&(c, r)| number(ty, peek(&before, c, r, lane))).collect();
             let carry_in = peek(&before, Class::Pred, flag, lane);
-            let exact = f(ty, &sources, if reads { carry_in as i128 } else { 0 });
+            // A difference takes away what the flag lacks, and sets it where there was no borrow.
+            let taken = if subtract { 1 - carry_in } else { carry_in };
+            let exact = f(ty, &sources, if reads { taken as i128 } else { 0 });
             let runs = active >> lane & 1 == 1;
             let found = (peek(&registers, to[0].0, to[0].1, lane), peek(&registers, Class::Pred, flag, lane));
-            let carry = if runs && writes { (exact >> width(ty) & 1) as u64 } else { carry_in };
+            let out = (exact >> width(ty) & 1) as u64 ^ subtract as u64;
+            let carry = if runs && writes { out } else { carry_in };
             let value = if runs { truncate(ty, exact) } else { peek(&before, to[0].0, to[0].1, lane) };
             assert_eq!(found, (value, carry), "{form} of {sources:x?}, carry {carry_in}, seed {SEED:#x}");
         }
