@@ -588,7 +588,11 @@ fn a_value_that_decides_nothing_may_be_uninitialised() {
         let own = if i < 10 { i } else { 0 };
         assert_eq!(value as usize, own + 100 + if (6..10).contains(&i) { 11_000 } else { 0 }, "thread {i}");
     }
-    assert!(fault(&body.replace("and.pred %p3, %p1, %p2", "or.pred %p3, %p1, %p2"), 32).message.starts_with("uninitialised"));
+    assert!(
+        fault(&body.replace("and.pred %p3, %p1, %p2", "or.pred %p3, %p1, %p2"), 32)
+            .message
+            .starts_with("uninitialised")
+    );
 }
 
 #[test]
@@ -618,4 +622,148 @@ fn an_atomic_may_name_its_scope_alone() {
     )
     .unwrap();
     assert_eq!(values, vec![1; 32]);
+}
+
+/// A producer warp hands a word a time to a consumer warp through a flag, with fences.
+const HAND_OVER: &str = "    mov.u32 %r5, smem;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra INITIALISED;
+    st.shared.u32 [%r5], 0;
+INITIALISED:
+    bar.sync 0;
+    setp.ge.u32 %p2, %r1, 32;
+    @%p2 bra CONSUME;
+    shl.b32 %r6, %r1, 2;
+    add.u32 %r6, %r5, %r6;
+    mov.u32 %r9, 0;
+PRODUCE:
+    add.u32 %r9, %r9, 1;
+    mul.lo.u32 %r7, %r9, 128;
+    add.u32 %r7, %r7, %r6;
+    mad.lo.u32 %r8, %r9, 1000, %r1;
+    st.shared.u32 [%r7], %r8;
+    bar.warp.sync 0xffffffff;
+    @!%p1 membar.cta;
+    @!%p1 st.volatile.shared.u32 [%r5], %r9;
+    setp.lt.u32 %p3, %r9, 5;
+    @%p3 bra PRODUCE;
+    bra.uni JOIN;
+CONSUME:
+    and.b32 %r10, %r1, 31;
+    setp.ne.u32 %p4, %r10, 0;
+WAIT:
+    @%p4 bra ARRIVED;
+    ld.volatile.shared.u32 %r11, [%r5];
+    setp.lt.u32 %p5, %r11, 1;
+    @%p5 bra WAIT;
+    membar.cta;
+ARRIVED:
+    bar.warp.sync 0xffffffff;
+    shl.b32 %r12, %r10, 2;
+    add.u32 %r12, %r5, %r12;
+    ld.shared.u32 %r2, [%r12+128];
+JOIN:";
+
+#[test]
+fn a_flag_with_fences_hands_a_warps_data_to_another() {
+    let values = run(HAND_OVER, 64).unwrap();
+    let expected: Vec<u32> = (0..32).map(|lane| 1000 + lane).collect();
+    assert_eq!(values[32..], expected);
+    // Without the producer's fence nothing orders the data.
+    let without = HAND_OVER.replace("    @!%p1 membar.cta;\n", "");
+    assert!(fault(&without, 64).message.starts_with("race: "));
+}
+
+#[test]
+fn a_lane_may_write_what_all_read_before_the_warp_met() {
+    let body = "    mov.u32 %r5, smem;
+    setp.ne.u32 %p1, %r1, 0;
+    @!%p1 st.shared.u32 [%r5], 41;
+    bar.warp.sync 0xffffffff;
+    ld.shared.u32 %r2, [%r5];
+    bar.warp.sync 0xffffffff;
+    @!%p1 st.shared.u32 [%r5], %r2;
+    @!%p1 ld.shared.u32 %r3, [%r5];
+    @!%p1 add.u32 %r3, %r3, 1;
+    @!%p1 st.shared.u32 [%r5], %r3;
+    bar.warp.sync 0xffffffff;
+    ld.shared.u32 %r2, [%r5];";
+    assert_eq!(run(body, 32).unwrap(), vec![42; 32]);
+}
+
+#[test]
+fn lanes_that_meet_in_parts_are_ordered_part_by_part() {
+    // Pairs meet, then fours: what lane 0 wrote reaches lane 3 through lane 1 and lane 2.
+    let body = "    mov.u32 %r5, smem;
+    shl.b32 %r6, %r1, 2;
+    add.u32 %r5, %r5, %r6;
+    add.u32 %r7, %r1, 500;
+    st.shared.u32 [%r5], %r7;
+    and.b32 %r8, %r1, 0xfffffffe;
+    shl.b32 %r9, 3, %r8;
+    bar.warp.sync %r9;
+    and.b32 %r8, %r1, 0xfffffffc;
+    shl.b32 %r9, 6, %r8;
+    add.u32 %r10, %r1, 3;
+    and.b32 %r10, %r10, 3;
+    setp.lt.u32 %p1, %r10, 2;
+    @%p1 bar.warp.sync %r9;
+    and.b32 %r8, %r1, 3;
+    setp.ne.u32 %p2, %r8, 2;
+    mov.u32 %r2, %r7;
+    @!%p2 ld.shared.u32 %r2, [%r5+-8];";
+    let values = run(body, 32).unwrap();
+    for (lane, &value) in values.iter().enumerate() {
+        assert_eq!(value as usize, 500 + if lane % 4 == 2 { lane - 2 } else { lane }, "lane {lane}");
+    }
+    assert!(fault(&body.replace("    @%p1 bar.warp.sync %r9;\n", ""), 32).message.starts_with("race: "));
+}
+
+#[test]
+fn volatile_and_generic_flags_are_no_race() {
+    let values = run(
+        "    mov.u32 %r5, smem;
+    cvt.u64.u32 %rd5, %r5;
+    cvta.shared.u64 %rd6, %rd5;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra INITIALISED;
+    st.shared.u32 [%r5], 0;
+INITIALISED:
+    bar.sync 0;
+    setp.ne.u32 %p1, %r1, 40;
+    @%p1 bra WAIT;
+    st.volatile.u32 [%rd6], 9;
+WAIT:
+    ld.volatile.u32 %r2, [%rd6];
+    setp.ne.u32 %p2, %r2, 9;
+    @%p2 bra WAIT;",
+        64,
+    )
+    .unwrap();
+    assert_eq!(values, vec![9; 64]);
+}
+
+#[test]
+fn bytes_on_their_way_may_not_be_written() {
+    let body = "    mov.u32 %r5, smem;
+    shl.b32 %r6, %r1, 2;
+    add.u32 %r5, %r5, %r6;
+    st.global.u32 [%rd1], 3;
+    cp.async.ca.shared.global [%r5], [%rd1], 4;
+    st.shared.u32 [%r5], 4;
+    cp.async.wait_all;
+    ld.shared.u32 %r2, [%r5];";
+    assert!(fault(body, 32).message.starts_with("cp.async: "));
+}
+
+#[test]
+fn a_word_of_which_a_part_was_written_may_be_copied() {
+    let body = "    mov.u32 %r5, smem;
+    shl.b32 %r6, %r1, 3;
+    add.u32 %r5, %r5, %r6;
+    st.shared.u8 [%r5], 7;
+    ld.shared.v2.u32 {%r2, %r3}, [%r5];
+    and.b32 %r2, %r2, 255;";
+    assert_eq!(run(body, 32).unwrap(), vec![7; 32]);
+    assert!(fault(&format!("{body}\n    mov.u32 %r2, %r3;"), 32).message.starts_with("uninitialised"));
 }

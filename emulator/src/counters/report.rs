@@ -20,7 +20,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -103,12 +103,19 @@ impl Report {
     /// A report that `save` writes to the file that the environment names, if it names one.
     pub fn from_environment(card: Card) -> Report {
         let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        // The program may change its folder later on.
+        let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         Report { path, ..Report::new(card) }
     }
 
     /// Whether a file is to be written.
     pub fn wanted(&self) -> bool {
         self.path.is_some()
+    }
+
+    /// Whether the file is a pipe or a device: its reader expects one report, the last.
+    pub fn is_stream(&self) -> bool {
+        self.path.as_deref().is_some_and(is_stream)
     }
 
     /// Adds a launch.
@@ -317,13 +324,29 @@ fn line_json(share: &Share) -> Value {
     })
 }
 
-/// Writes a file so that a reader sees the old text or the new, never a part.
+/// A device, a pipe, or whatever a process has open under a number: even where that is a file, others write to it too.
+fn is_stream(path: &Path) -> bool {
+    let opened = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+    opened.iter().any(|name| path.starts_with(name)) || fs::metadata(path).is_ok_and(|found| !found.is_file())
+}
+
+/// Writes a file so that a reader sees the old text or the new, never a part. Links stay links, and
+/// streams are written to as they are.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if is_stream(path) {
+        return fs::File::options().append(true).open(path)?.write_all(bytes);
+    }
+    let path = match fs::canonicalize(path) {
+        Ok(found) => found,
+        // A link to a file that does not exist yet.
+        Err(_) if path.is_symlink() => return fs::write(path, bytes),
+        Err(_) => path.to_path_buf(),
+    };
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
     fs::write(&temporary, bytes)?;
-    fs::rename(&temporary, path).inspect_err(|_| {
+    fs::rename(&temporary, &path).inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })
 }

@@ -27,6 +27,11 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
+    /// For calls that have an effect, before it.
+    pub fn check(self, what: &str) -> Result<()> {
+        if self.0.is_null() { Err(null(what)) } else { Ok(()) }
+    }
+
     pub fn put(self, what: &str, value: T) -> Result<()> {
         if self.0.is_null() {
             return Err(null(what));
@@ -319,6 +324,7 @@ mod tests {
     fn null_pointers_are_named() {
         let out: Out<u32> = Out(std::ptr::null_mut());
         assert_eq!(out.put("pdev", 1).unwrap_err().message, "pdev is a null pointer");
+        assert_eq!(out.check("pdev").unwrap_err().message, "pdev is a null pointer");
         out.put_if_wanted(1);
         assert!(In::<u32>(std::ptr::null()).get("x").is_err());
         assert!(Text(std::ptr::null()).get("name").is_err());

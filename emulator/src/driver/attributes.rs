@@ -40,7 +40,8 @@ pub fn device(card: &Card, attribute: i32) -> Result<i32> {
         78..=80 => 1, // priorities, L1 caches
         81 => card.shared_per_multiprocessor,
         82 => card.registers_per_multiprocessor,
-        83 => 1,      // managed memory
+        83 => 1, // managed memory
+        87 => (card.f32_tflops / card.f64_tflops).round() as u32,
         90 | 91 => 1, // preemption, registered memory by its host address
         95 => 1,      // cooperative launch
         97 => card.shared_per_block_optin,
@@ -153,6 +154,7 @@ mod tests {
         assert_eq!((get(1), get(2), get(4), get(5), get(6)), (1024, 1024, 64, 2_147_483_647, 65_535));
         assert_eq!((get(8), get(97), get(16), get(10)), (49_152, 101_376, 128, 32));
         assert_eq!(get(120), 0, "no clusters");
+        assert_eq!((get(87), device(&Card::named("h200").unwrap(), 87)), (64, Ok(2)), "f32 to f64");
         assert!(device(&card, 0).is_err() && device(&card, 148).is_err() && device(&card, -1).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::CONTEXTS;
 use super::abi::Handle;
 use super::host::HostKind;
-use super::order::Clock;
+use super::order::{Block, Clock};
 use super::report::leak_text;
 use super::state::{Context, Driver, Role};
 use crate::device::Leak;
@@ -116,9 +116,15 @@ impl Driver {
     }
 
     pub fn context_synchronize(&mut self, context: Handle) -> Result<()> {
-        let gone = self.contexts.get(context)?.gone.clone();
-        self.wait(&gone)?;
+        self.wait_for_context(context)?;
         self.wait_for_streams(&self.streams.select(|stream| stream.context == context))
+    }
+
+    /// Waits for all work of a context; errors of launches are left for a call that is there to wait.
+    pub fn wait_for_context(&mut self, context: Handle) -> Result<()> {
+        let mut clock = self.contexts.get(context)?.gone.clone();
+        clock.join(&self.clock_of(&self.streams.select(|stream| stream.context == context))?);
+        self.wait(&clock)
     }
 
     /// Ends a context: its work is waited for, its objects go, and what it still holds is a leak.
@@ -171,10 +177,12 @@ impl Driver {
             if block.mapped {
                 self.device.free(owner, start)?;
             }
+            self.order.forget(Block(start));
             // Registered memory is the program's own; nothing of it is lost.
             if block.kind != HostKind::Registered {
                 leaks.push(Leak { address: start, bytes: block.len(), label: block.kind.name().to_string() });
             }
+            self.host.keep_freed(block);
         }
         leaks.extend(self.device.release(owner));
         Ok(leaks)

@@ -4,9 +4,10 @@
 //! in every float format), so a program that reads too early sees it. A copy from pinned memory may read its source until
 //! the host waits: the source's hash is taken at the call and compared at the wait.
 //! Mapped and managed memory has the same address on the device; it is copied there before work that may read it and back after.
+//! Freed pinned memory is kept for a while, so that nothing else gets its addresses and a later use is recognised.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use crate::fault::{Code, Fault, Result};
 /// What an undelivered destination holds.
 pub const POISON: u8 = 0xff;
 const PAGE: usize = 4096;
+/// The most freed memory that is kept: blocks, and their bytes.
+const MOST_FREED: usize = 256;
+const MOST_FREED_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostKind {
@@ -135,9 +139,22 @@ struct Source {
     what: Arc<str>,
 }
 
+/// Which copies are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Among {
+    All,
+    /// To the block that begins there.
+    Block(u64),
+    /// To memory that kernels may reach.
+    Mapped,
+}
+
 #[derive(Default)]
 pub struct HostMemory {
     blocks: BTreeMap<u64, HostBlock>,
+    /// Pinned memory that was freed, the latest last.
+    freed: VecDeque<HostBlock>,
+    freed_bytes: u64,
     deliveries: Vec<Delivery>,
     sources: Vec<Source>,
 }
@@ -170,7 +187,35 @@ impl HostMemory {
 
     /// The block that holds a whole range.
     pub fn holding_range(&self, address: u64, bytes: u64) -> Option<&HostBlock> {
-        self.holding(address).filter(|block| address - block.start() + bytes <= block.len())
+        self.holding(address).filter(|block| bytes <= block.len() - (address - block.start()))
+    }
+
+    /// An error where a range of host memory overlaps pinned memory that was freed.
+    pub fn refuse_freed(&self, address: u64, bytes: u64) -> Result<()> {
+        let end = address.saturating_add(bytes);
+        let found = self.freed.iter().find(|block| address < block.start() + block.len() && block.start() < end);
+        found.map_or(Ok(()), |block| {
+            let message = format!(
+                "{bytes} bytes at {address:#x} are in the {} bytes of {} at {:#x}, which was freed already",
+                block.len(),
+                block.kind.name(),
+                block.start()
+            );
+            Err(Fault::new(Code::InvalidValue, message))
+        })
+    }
+
+    /// Keeps a block that was taken out, where the driver allocated it.
+    pub fn keep_freed(&mut self, block: HostBlock) {
+        if block.kind != HostKind::Pinned || block.len() > MOST_FREED_BYTES {
+            return;
+        }
+        self.freed_bytes += block.len();
+        self.freed.push_back(block);
+        while self.freed.len() > MOST_FREED || self.freed_bytes > MOST_FREED_BYTES {
+            let Some(oldest) = self.freed.pop_front() else { break };
+            self.freed_bytes -= oldest.len();
+        }
     }
 
     pub fn blocks(&self) -> impl Iterator<Item = &HostBlock> {
@@ -241,16 +286,21 @@ impl HostMemory {
     }
 
     /// Delivers the copies that are ordered before an operation or that the host has waited for, in the order of the calls.
-    pub fn deliver(&mut self, done: impl Fn(When) -> bool) {
-        for copy in std::mem::take(&mut self.deliveries) {
-            if !done(copy.when) {
-                self.deliveries.push(copy);
-                continue;
+    pub fn deliver(&mut self, among: Among, done: impl Fn(When) -> bool) {
+        let blocks = &mut self.blocks;
+        self.deliveries.retain(|copy| {
+            let Some(block) = blocks.get_mut(&copy.block) else { return false };
+            let wanted = match among {
+                Among::All => true,
+                Among::Block(start) => start == copy.block,
+                Among::Mapped => block.mapped,
+            };
+            if !wanted || !done(copy.when) {
+                return true;
             }
-            if let Some(block) = self.blocks.get_mut(&copy.block) {
-                block.write(copy.offset, &copy.data);
-            }
-        }
+            block.write(copy.offset, &copy.data);
+            false
+        });
     }
 
     /// Compares the sources of copies that are done now with what they were; the first that changed is a finding.
@@ -303,9 +353,11 @@ mod tests {
         let (mut memory, start, when) = setup();
         memory.deliver_later(when, start, vec![1, 2, 3], &"copy".into());
         assert_eq!(bytes(&memory, start), [POISON, POISON, POISON, 0]);
-        memory.deliver(|_| false);
+        memory.deliver(Among::All, |_| false);
+        memory.deliver(Among::Block(start + 1), |_| true);
+        memory.deliver(Among::Mapped, |_| true);
         assert_eq!(bytes(&memory, start)[0], POISON);
-        memory.deliver(|_| true);
+        memory.deliver(Among::Block(start), |_| true);
         assert_eq!(bytes(&memory, start), [1, 2, 3, 0]);
     }
 
@@ -337,6 +389,27 @@ mod tests {
     }
 
     #[test]
+    fn freed_pinned_memory_is_recognised() {
+        let (mut memory, start, _) = setup();
+        memory.refuse_freed(start, 8).unwrap();
+        let (block, _) = memory.remove(start, &[HostKind::Pinned]).unwrap();
+        memory.keep_freed(block);
+        let fault = memory.refuse_freed(start + 60, 8).unwrap_err();
+        assert!(
+            fault.message.contains("the 64 bytes of pinned host memory") && fault.message.contains("freed already")
+        );
+        memory.refuse_freed(start + 64, u64::MAX).unwrap();
+        memory.refuse_freed(start - 8, 8).unwrap();
+        // It is kept for a while only.
+        for _ in 0..MOST_FREED {
+            memory.keep_freed(HostBlock::allocate(HostKind::Pinned, 1, 16, 0).unwrap());
+        }
+        memory.refuse_freed(start, 8).unwrap();
+        memory.keep_freed(HostBlock::allocate(HostKind::Pinned, 1, MOST_FREED_BYTES, 0).unwrap());
+        assert_eq!((memory.freed.len(), memory.freed_bytes), (1, MOST_FREED_BYTES));
+    }
+
+    #[test]
     fn blocks_are_found_by_any_address_inside() {
         let (memory, start, _) = setup();
         assert!(memory.holding(start + 63).is_some());
@@ -344,6 +417,7 @@ mod tests {
         assert!(memory.holding(start - 1).is_none());
         assert!(memory.holding_range(start + 60, 4).is_some());
         assert!(memory.holding_range(start + 60, 5).is_none());
+        assert!(memory.holding_range(start + 60, u64::MAX).is_none());
         assert!(HostBlock::allocate(HostKind::Pinned, 1, 0, 0).is_err());
         assert_eq!(HostBlock::allocate(HostKind::Pinned, 1, u64::MAX, 0).err().unwrap().code, Code::OutOfMemory);
     }

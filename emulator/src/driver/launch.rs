@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::abi::{Handle, In, KernelArguments};
-use super::memory::device_use;
+use super::host::Among;
+use super::rows::block_use;
 use super::state::Driver;
 use crate::device::{Launch, Outcome};
 use crate::fault::{Code, Fault, Result};
@@ -50,17 +51,14 @@ impl Driver {
         self.map_arguments(&params)?;
         let result = self.run(&launch, shape.stream, owner);
         if let Err(fault) = &result {
-            let faults = &mut self.streams.get_mut(shape.stream)?.faults;
-            if faults.is_empty() {
-                faults.push(fault.clone());
-            }
+            self.streams.get_mut(shape.stream)?.fault = Some(fault.clone());
         }
         result
     }
 
     fn run(&mut self, launch: &Launch, stream: Handle, owner: u32) -> Result<()> {
         let when = self.begin(stream)?;
-        self.deliver_before(when);
+        self.deliver_before(when, Among::Mapped);
         self.mirror_all_to_device(owner)?;
         let what = self.label(&format!("kernel {}", launch.kernel.name), stream)?;
         let outcome = self.device.launch(launch)?;
@@ -69,7 +67,7 @@ impl Driver {
         let uses: Vec<_> = outcome
             .touched
             .iter()
-            .map(|touched| device_use(touched.allocation, touched.begin, touched.end - touched.begin, touched.written))
+            .map(|touched| block_use(touched.allocation, touched.begin, touched.end - touched.begin, touched.written))
             .collect();
         self.record_uses(when, &uses, &what)
     }
@@ -108,17 +106,13 @@ fn pack(program: &Program, arguments: KernelArguments) -> Result<Vec<u8>> {
 fn from_pointers(program: &Program, arguments: KernelArguments) -> Result<Vec<u8>> {
     let mut buffer = vec![0; program.param_bytes as usize];
     for (i, slot) in program.params.iter().enumerate() {
-        let what = || {
-            format!(
-                "kernel {}: argument {i} ({}) of {}: fewer arguments given?",
-                program.name,
-                slot.name,
-                signature(program)
-            )
-        };
+        let what = format!("argument {i} ({}) of {}", slot.name, signature(program));
         let bytes =
-            arguments.pointers.at(i, "kernelParams").and_then(|pointer| pointer.bytes(slot.bytes as usize, "it"));
-        let bytes = bytes.map_err(|fault| Fault::new(Code::InvalidValue, format!("{} {}", what(), fault.message)))?;
+            arguments.pointers.at(i, "kernelParams").and_then(|pointer| pointer.bytes(slot.bytes as usize, &what));
+        let bytes = bytes.map_err(|fault| {
+            let message = format!("kernel {}: {}; are fewer arguments given?", program.name, fault.message);
+            Fault::new(Code::InvalidValue, message)
+        })?;
         buffer[slot.offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }
     Ok(buffer)
@@ -257,7 +251,10 @@ mod tests {
         let program = program(&[(4, 4), (8, 8)]);
         let fault = pointers(&program, &[testing::host_in(&[0; 4]), host_in(0)]).unwrap_err();
         assert_eq!(fault.code, Code::InvalidValue);
-        assert!(fault.message.starts_with("kernel k: argument 1 (p1) of 2 arguments of 4 and 8 bytes"), "{fault}");
+        assert_eq!(
+            fault.message,
+            "kernel k: argument 1 (p1) of 2 arguments of 4 and 8 bytes is a null pointer; are fewer arguments given?"
+        );
         let fault = pointers(&program, &[host_in(0x10), host_in(0)]).unwrap_err();
         assert!(fault.message.contains("argument 0 (p0)"), "{fault}");
         let none = KernelArguments { pointers: In::null(), extra: In::null() };

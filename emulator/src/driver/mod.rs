@@ -22,12 +22,15 @@ mod occupancy;
 mod order;
 mod pointer;
 mod report;
+mod rows;
 mod state;
 mod stream;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::ThreadId;
 
 use abi::Handle;
 use state::Driver;
@@ -35,12 +38,37 @@ use state::Driver;
 use crate::fault::{Code, Fault, Result};
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+/// The process that called `cuInit`; 0 before.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Threads that had a default stream of their own and ended.
+static ENDED: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The thread's stack of current contexts.
     static CONTEXTS: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     /// Whether the thread runs a function that the driver calls, which may not call the driver.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+    /// Tells when the thread ends.
+    static THREAD: ThreadEnd = ThreadEnd(std::thread::current().id());
+}
+
+struct ThreadEnd(ThreadId);
+
+impl Drop for ThreadEnd {
+    fn drop(&mut self) {
+        // Without the driver's lock: another thread's kernel may hold it for long.
+        ENDED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(self.0);
+    }
+}
+
+/// The calling thread, whose end `ENDED` will hold.
+fn this_thread() -> ThreadId {
+    THREAD.try_with(|thread| thread.0).unwrap_or_else(|_| std::thread::current().id())
+}
+
+/// Whether this is a child that was forked after `cuInit`: nothing of the driver works there, not even its lock.
+fn is_forked() -> bool {
+    ![0, std::process::id()].contains(&PROCESS.load(Ordering::Relaxed))
 }
 
 /// `CUDA_SUCCESS`
@@ -55,12 +83,24 @@ fn call(name: &'static str, body: impl FnOnce(&mut Driver) -> Result<()>) -> u32
 }
 
 fn locked(name: &'static str, body: impl FnOnce(&mut Option<Driver>) -> Result<()>) -> u32 {
+    if is_forked() {
+        let message =
+            format!("{name} in a forked process: the driver was initialised before fork, start a new program");
+        return failed(name, &Fault::new(Code::NotInitialized, message), true);
+    }
     if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
         let message = format!("{name} is called from a host function: those may not call the driver");
         return failed(name, &Fault::new(Code::NotPermitted, message), true);
     }
     let mut slot = DRIVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let result = catch_unwind(AssertUnwindSafe(|| body(&mut slot))).unwrap_or_else(|panic| Err(from_panic(&*panic)));
+    let ended = std::mem::take(&mut *ENDED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(driver) = slot.as_mut().filter(|_| !ended.is_empty()) {
+            driver.threads_ended(&ended)?;
+        }
+        body(&mut slot)
+    }));
+    let result = result.unwrap_or_else(|panic| Err(from_panic(&*panic)));
     let Err(fault) = result else { return SUCCESS };
     let mut is_new = true;
     if let Some(driver) = slot.as_mut() {

@@ -59,12 +59,10 @@ pub struct When {
     pub time: u64,
 }
 
-/// Memory: device allocations, and host memory that streams use, by the first address.
+/// Memory: a device allocation, or host memory that streams use, by its first address. Device and host share one address
+/// space, so mapped memory is one block however it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Block {
-    Device(u64),
-    Host(u64),
-}
+pub struct Block(pub u64);
 
 /// A range of a block that an operation reads or writes.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +82,16 @@ struct Access {
     what: Arc<str>,
 }
 
+impl Access {
+    fn continues_with(&self, next: &Access) -> bool {
+        self.when.actor == next.when.actor
+            && self.written == next.written
+            && self.begin <= next.end
+            && next.begin <= self.end
+            && self.what == next.what
+    }
+}
+
 /// Two accesses that nothing orders.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conflict {
@@ -96,45 +104,74 @@ pub struct Conflict {
 
 pub struct Order {
     clocks: Vec<Clock>,
-    unused: Vec<Actor>,
+    /// For each actor, the last of its operations that another clock may cover.
+    published: Vec<u64>,
+    retired: Vec<Actor>,
     accesses: HashMap<Block, Vec<Access>>,
 }
 
 impl Default for Order {
     fn default() -> Order {
-        Order { clocks: vec![Clock::default()], unused: Vec::new(), accesses: HashMap::new() }
+        Order { clocks: vec![Clock::default()], published: vec![0], retired: Vec::new(), accesses: HashMap::new() }
     }
 }
 
 impl Order {
     pub fn new_actor(&mut self) -> Actor {
-        if let Some(actor) = self.unused.pop() {
+        let host = &self.clocks[HOST.0];
+        let covered = |actor: &Actor| host.covers(self.last(*actor));
+        if let Some(index) = self.retired.iter().position(covered) {
+            let actor = self.retired.swap_remove(index);
+            // Its time goes on, so that old and new operations stay apart; what the old stream waited for is not the new one's.
+            let time = self.last(actor).time;
+            let mut clock = Clock(vec![0; actor.0 + 1]);
+            clock.0[actor.0] = time;
+            self.clocks[actor.0] = clock;
             return actor;
         }
         self.clocks.push(Clock::default());
+        self.published.push(0);
         Actor(self.clocks.len() - 1)
     }
 
-    /// The actor's number serves again; its clock goes on, so that old and new operations stay apart.
+    /// The actor's number serves again once the host has waited for all its work: until then that work would count as the
+    /// new stream's own past.
     pub fn retire(&mut self, actor: Actor) {
-        self.unused.push(actor);
+        self.retired.push(actor);
+    }
+
+    /// An actor's latest operation.
+    fn last(&self, actor: Actor) -> When {
+        When { actor, time: self.clocks[actor.0].of(actor) }
+    }
+
+    /// An actor's clock, for others to be ordered after.
+    pub fn publish(&mut self, actor: Actor) -> Clock {
+        self.published[actor.0] = self.last(actor).time;
+        self.clocks[actor.0].clone()
     }
 
     pub fn clock(&self, actor: Actor) -> &Clock {
         &self.clocks[actor.0]
     }
 
-    /// Orders the next operation of an actor after all that a clock covers.
+    /// Orders the next operation of a stream after all that a clock covers. It is an operation itself, so that a clock which
+    /// covers a stream's latest one covers all that the stream waited for.
     pub fn join(&mut self, actor: Actor, clock: &Clock) {
         self.clocks[actor.0].join(clock);
+        self.clocks[actor.0].tick(actor);
     }
 
     /// Starts an operation of a stream: after what the host has done, and after the work of `others`.
     pub fn begin(&mut self, actor: Actor, others: &[Actor]) -> When {
         let mut clock = std::mem::take(&mut self.clocks[actor.0]);
         clock.join(&self.clocks[HOST.0]);
-        for other in others {
-            clock.join(&self.clocks[other.0]);
+        for &other in others {
+            let last = self.last(other);
+            if !clock.covers(last) {
+                clock.join(&self.clocks[other.0]);
+                self.published[other.0] = last.time;
+            }
         }
         let time = clock.tick(actor);
         self.clocks[actor.0] = clock;
@@ -174,7 +211,17 @@ impl Order {
             let covered = used.begin <= old.begin && old.end <= used.end && (used.written || !old.written);
             !(covered && clock.covers(old.when))
         });
-        accesses.push(Access { when, begin: used.begin, end: used.end, written: used.written, what: Arc::clone(what) });
+        let access = Access { when, begin: used.begin, end: used.end, written: used.written, what: Arc::clone(what) };
+        // A run of copies to the parts of a block is one access as long as no one can have waited for a part of the run.
+        let published = self.published[when.actor.0];
+        match accesses.iter_mut().rev().find(|old| old.when.time > published && old.continues_with(&access)) {
+            Some(old) => {
+                old.when = when;
+                old.begin = old.begin.min(used.begin);
+                old.end = old.end.max(used.end);
+            }
+            None => accesses.push(access),
+        }
         conflict
     }
 
@@ -188,7 +235,7 @@ impl Order {
 mod tests {
     use super::*;
 
-    const BLOCK: Block = Block::Device(0x1000);
+    const BLOCK: Block = Block(0x1000);
 
     fn used(begin: u64, end: u64, written: bool) -> Use {
         Use { block: BLOCK, begin, end, written }
@@ -226,7 +273,7 @@ mod tests {
         let mut order = Order::default();
         let (a, b, c) = (order.new_actor(), order.new_actor(), order.new_actor());
         access(&mut order, a, &[], used(0, 8, true));
-        let event = order.clock(a).clone();
+        let event = order.publish(a);
         order.join(b, &event);
         assert_eq!(access(&mut order, b, &[], used(0, 8, true)), None);
         assert!(access(&mut order, c, &[], used(0, 8, false)).is_some());
@@ -241,7 +288,7 @@ mod tests {
     fn an_event_covers_only_what_came_before_it() {
         let mut order = Order::default();
         let (a, b) = (order.new_actor(), order.new_actor());
-        let event = order.clock(a).clone();
+        let event = order.publish(a);
         access(&mut order, a, &[], used(0, 8, true));
         order.join(b, &event);
         assert!(access(&mut order, b, &[], used(0, 8, false)).is_some());
@@ -252,7 +299,7 @@ mod tests {
         let mut order = Order::default();
         let a = order.new_actor();
         for i in 0..100 {
-            access(&mut order, a, &[], used(i, i + 1, true));
+            access(&mut order, a, &[], used(2 * i, 2 * i + 1, true));
         }
         assert_eq!(order.accesses[&BLOCK].len(), 100);
         let clock = order.clock(a).clone();
@@ -262,13 +309,61 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_actor_starts_after_its_past() {
+    fn a_number_serves_again_once_the_host_waited_for_its_work() {
         let mut order = Order::default();
-        let a = order.new_actor();
-        let when = order.begin(a, &[]);
+        let (a, c) = (order.new_actor(), order.new_actor());
+        access(&mut order, c, &[], used(8, 16, true));
+        access(&mut order, a, &[], used(0, 8, true));
+        let clock = order.publish(a);
         order.retire(a);
+        let b = order.new_actor();
+        assert_ne!(b, a);
+        assert!(access(&mut order, b, &[], used(0, 8, false)).is_some(), "the old stream's work is not waited for");
+        // A wait of the old stream, after its last work, is not the new one's.
+        let other = order.publish(c);
+        order.join(a, &other);
+        order.wait(&clock);
+        assert_ne!(order.new_actor(), a, "the wait is not covered");
+        let last = order.last(a);
+        order.clocks[HOST.0].tick(a);
+        assert!(order.host_waited_for(last));
         assert_eq!(order.new_actor(), a);
-        assert!(order.begin(a, &[]).time > when.time);
-        assert!(!order.host_waited_for(when));
+        assert!(access(&mut order, a, &[], used(8, 16, false)).is_some());
+        assert!(order.last(a).time > last.time);
+    }
+
+    #[test]
+    fn a_run_of_neighbours_is_one_access() {
+        let mut order = Order::default();
+        let (a, b, c) = (order.new_actor(), order.new_actor(), order.new_actor());
+        for i in 0..100 {
+            access(&mut order, a, &[], used(8 * i, 8 * i + 8, true));
+        }
+        assert_eq!(order.accesses[&BLOCK].len(), 1);
+        // What an event covers is not moved past the event.
+        let event = order.publish(a);
+        access(&mut order, a, &[], used(800, 808, true));
+        assert_eq!(order.accesses[&BLOCK].len(), 2);
+        order.join(b, &event);
+        assert_eq!(access(&mut order, b, &[], used(0, 800, false)), None);
+        assert!(access(&mut order, b, &[], used(800, 801, false)).is_some());
+        // Nor what the default stream waited for.
+        access(&mut order, c, &[], used(1000, 1008, true));
+        let legacy = order.new_actor();
+        order.begin(legacy, &[c]);
+        access(&mut order, c, &[], used(1008, 1016, true));
+        assert_eq!(access(&mut order, b, &[legacy], used(1000, 1008, true)), None);
+    }
+
+    #[test]
+    fn a_stream_that_was_waited_for_still_passes_on_its_waits() {
+        let mut order = Order::default();
+        let (a, b, legacy) = (order.new_actor(), order.new_actor(), order.new_actor());
+        order.begin(b, &[]);
+        order.begin(legacy, &[b]);
+        access(&mut order, a, &[], used(0, 8, true));
+        let event = order.publish(a);
+        order.join(b, &event);
+        assert_eq!(access(&mut order, legacy, &[b], used(0, 8, true)), None);
     }
 }

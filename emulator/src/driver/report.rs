@@ -1,7 +1,7 @@
 //! The report of a process: counters of every launch, findings, leaks; in a file (`HANDGRAD_EMULATOR_REPORT`) and on request.
 //!
 //! The file is written when a context is released and when the process ends; in between now and then, so that a process
-//! that is killed leaves one too.
+//! that is killed leaves one too. A pipe or a device gets the report once, when the process ends.
 
 use std::io;
 
@@ -43,13 +43,20 @@ impl ReportFile {
     }
 
     pub fn write_sometimes(&mut self) {
-        if self.changed && self.report.wanted() {
+        if self.changed && self.report.wanted() && !self.report.is_stream() {
             let saved = self.report.save_if_due();
             self.complain(saved);
         }
     }
 
     pub fn write(&mut self) {
+        if !self.report.is_stream() {
+            self.write_last();
+        }
+    }
+
+    /// At the end of the process.
+    pub fn write_last(&mut self) {
         if std::mem::take(&mut self.changed) {
             let saved = self.report.save();
             self.complain(saved);

@@ -66,8 +66,8 @@ pub struct Stream {
     pub flags: u32,
     pub priority: i32,
     pub role: Role,
-    /// Errors of launches that the next wait returns once more.
-    pub faults: Vec<Fault>,
+    /// The latest error of a launch, which the next wait returns once more.
+    pub fault: Option<Fault>,
 }
 
 /// How a stream stands to the legacy default stream.

@@ -1,10 +1,12 @@
 //! Streams and events (CUDA Driver API, "Stream Management", "Event Management"; CUDA C++ Programming Guide, "Default Stream").
 
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Instant;
 
 use super::abi::Handle;
-use super::order::{Block, Clock, Conflict, Use, When};
+use super::host::Among;
+use super::order::{Clock, Conflict, Use, When};
 use super::state::{Driver, Event, Record, Role, Stream};
 use crate::fault::{Code, Fault, Result};
 
@@ -37,7 +39,7 @@ impl Driver {
     ) -> Result<Stream> {
         let owner = self.contexts.get(context)?.owner;
         let actor = self.order.new_actor();
-        Ok(Stream { context, owner, actor, label, flags, priority, role, faults: Vec::new() })
+        Ok(Stream { context, owner, actor, label, flags, priority, role, fault: None })
     }
 
     pub fn stream_create(&mut self, flags: u32, priority: i32) -> Result<Handle> {
@@ -67,7 +69,7 @@ impl Driver {
         if handle == LEGACY {
             return Ok(self.contexts.get(context)?.legacy);
         }
-        let thread = std::thread::current().id();
+        let thread = super::this_thread();
         if let Some(&stream) = self.contexts.get(context)?.per_thread.get(&thread) {
             return Ok(stream);
         }
@@ -125,13 +127,11 @@ impl Driver {
     }
 
     fn unordered(&self, conflict: &Conflict, used: &Use, what: &str) -> Fault {
-        let start = match conflict.block {
-            Block::Device(start) | Block::Host(start) => start,
-        };
-        let memory = match (conflict.block, self.device.allocation(start)) {
-            (Block::Device(_), Ok((start, bytes))) => format!("the {bytes}-byte allocation at {start:#x}"),
-            (Block::Device(_), Err(_)) => format!("the allocation at {start:#x}"),
-            (Block::Host(_), _) => format!("the host memory at {start:#x}"),
+        let start = conflict.block.0;
+        let memory = match (self.host.holding(start), self.device.allocation(start)) {
+            (Some(block), _) => format!("the {} bytes of {} at {start:#x}", block.len(), block.kind.name()),
+            (None, Ok((start, bytes))) => format!("the {bytes}-byte allocation at {start:#x}"),
+            (None, Err(_)) => format!("the allocation at {start:#x}"),
         };
         let message = format!(
             "missing synchronisation: {} {} bytes {}..{} of {memory}, and {what} {} them without waiting for it",
@@ -145,7 +145,7 @@ impl Driver {
     }
 
     /// All that a wait for some streams waits for.
-    fn clock_of(&self, streams: &[Handle]) -> Result<Clock> {
+    pub fn clock_of(&self, streams: &[Handle]) -> Result<Clock> {
         let mut clock = Clock::default();
         for &stream in streams {
             for stream in self.implied(stream)?.into_iter().filter(|_| self.is_legacy(stream)).chain([stream]) {
@@ -164,7 +164,7 @@ impl Driver {
         self.order.wait(clock);
         let order = &self.order;
         let changed = self.host.check_sources(|when| order.host_waited_for(when));
-        self.host.deliver(|when| order.host_waited_for(when));
+        self.host.deliver(Among::All, |when| order.host_waited_for(when));
         self.report.write_sometimes();
         changed.map_or(Ok(()), Err)
     }
@@ -189,8 +189,7 @@ impl Driver {
         for &stream in streams {
             let others = if self.is_legacy(stream) { self.implied(stream)? } else { Vec::new() };
             for stream in others.into_iter().chain([stream]) {
-                let faults = std::mem::take(&mut self.streams.get_mut(stream)?.faults);
-                first = first.or(faults.into_iter().next());
+                first = first.or(self.streams.get_mut(stream)?.fault.take());
             }
         }
         Ok(first)
@@ -205,17 +204,35 @@ impl Driver {
         if context.legacy == handle || context.per_thread.values().any(|&other| other == handle) {
             return Err(Fault::new(Code::InvalidHandle, "a default stream can't be destroyed"));
         }
-        let legacy = context.legacy;
+        self.fold_in(handle)
+    }
+
+    /// A stream goes, its work goes on: the default stream and the context still wait for it.
+    fn fold_in(&mut self, handle: Handle) -> Result<()> {
         let stream = self.streams.remove(handle)?;
-        let clock = self.order.clock(stream.actor).clone();
-        // Its work goes on: the default stream and the context still wait for it.
+        let legacy = self.contexts.get(stream.context)?.legacy;
+        let clock = self.order.publish(stream.actor);
         if stream.role == Role::Blocking {
             let actor = self.streams.get(legacy)?.actor;
             self.order.join(actor, &clock);
         }
         self.contexts.get_mut(stream.context)?.gone.join(&clock);
-        self.streams.get_mut(legacy)?.faults.extend(stream.faults);
+        if stream.fault.is_some() {
+            self.streams.get_mut(legacy)?.fault = stream.fault;
+        }
         self.order.retire(stream.actor);
+        Ok(())
+    }
+
+    /// The per-thread streams of threads that ended go.
+    pub fn threads_ended(&mut self, threads: &[ThreadId]) -> Result<()> {
+        for context in self.contexts.select(|_| true) {
+            for thread in threads {
+                if let Some(stream) = self.contexts.get_mut(context)?.per_thread.remove(thread) {
+                    self.fold_in(stream)?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -242,7 +259,7 @@ impl Driver {
             return Err(Fault::new(Code::InvalidHandle, message));
         }
         let when = self.begin(stream)?;
-        let clock = self.order.clock(when.actor).clone();
+        let clock = self.order.publish(when.actor);
         self.events.get_mut(event)?.record = Some(Record { clock, at: Instant::now(), stream });
         Ok(())
     }
@@ -295,5 +312,34 @@ fn present(what: &str, written: bool) -> &'static str {
         (true, _) => "frees",
         (false, true) => "writes",
         (false, false) => "reads",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{report::ReportFile, this_thread};
+    use super::*;
+    use crate::card::Card;
+    use crate::device::Options;
+
+    #[test]
+    fn the_stream_of_a_thread_that_ended_is_folded_into_the_default_stream() {
+        let card = Card::named("rtx4090").unwrap();
+        let report = ReportFile::from_environment(card.clone());
+        let mut driver = Driver::new(card, Options::default(), report);
+        let context = driver.context_create(0).unwrap();
+        let stream = driver.stream(0, Null::PerThread).unwrap();
+        let when = driver.begin(stream).unwrap();
+        driver.streams.get_mut(stream).unwrap().fault = Some(Fault::new(Code::LaunchFailed, "x"));
+        driver.threads_ended(&[this_thread()]).unwrap();
+        assert!(!driver.streams.contains(stream));
+        let legacy = driver.stream(0, Null::Legacy).unwrap();
+        let actor = driver.streams.get(legacy).unwrap().actor;
+        assert!(driver.order.clock(actor).covers(when));
+        assert_eq!(driver.context_synchronize(context).unwrap_err().message, "x");
+        assert!(driver.order.host_waited_for(when));
+        // The thread may go on, as far as the driver knows.
+        assert_ne!(driver.stream(0, Null::PerThread).unwrap(), stream);
+        driver.context_destroy(context).unwrap();
     }
 }

@@ -94,8 +94,55 @@ impl Run<'_> {
             }
         }
         let class = if value.wide { Class::R64 } else { Class::R32 };
-        self.taint_loaded(warp, at, active, class, to, &[missing.lanes; 4], missing.place);
+        let mut of_elements = [missing.lanes; 4];
+        if missing.lanes != 0 {
+            self.refine_missing(space, &request, value, missing.lanes, &mut of_elements);
+        }
+        self.taint_loaded(warp, at, active, class, to, &of_elements, missing.place);
         Ok(())
+    }
+
+    /// Some bytes of these lanes' accesses were never written. An element counts as uninitialised if none of its bytes
+    /// was: words with padding, or with a bit field of which a part is set, are copied as wholes in correct programs.
+    #[cold]
+    fn refine_missing(&self, space: Space, request: &Request, value: Value, missing: Mask, elements: &mut [Mask; 4]) {
+        for (element, of_element) in elements.iter_mut().enumerate() {
+            let offset = element as u64 * value.bytes as u64;
+            if offset >= request.bytes as u64 {
+                break;
+            }
+            let untouched = lanes(missing).filter(|&lane| {
+                let thread = request.at.thread(lane as u32);
+                !self.any_initialised(space, thread, request.addresses[lane] + offset, value.bytes as usize)
+            });
+            *of_element = untouched.fold(0, |set, lane| set | 1 << lane);
+        }
+    }
+
+    /// Whether some of the bytes at an address that was just read were ever written.
+    fn any_initialised(&self, space: Space, thread: u32, address: u64, bytes: usize) -> bool {
+        match space {
+            Space::Global | Space::Const => self.memory.find(address, bytes as u64).is_none_or(|index| {
+                let found = &self.memory.allocations[index];
+                found.initialised.any((address - found.base) as usize, bytes)
+            }),
+            Space::Shared => self.shared.initialised.any(address as usize, bytes),
+            Space::Local => {
+                let begin = thread as usize * self.local.stride;
+                self.local.initialised.any(begin + address as usize, bytes)
+            }
+            Space::Param => true,
+            Space::Generic => {
+                let inner = space_of(address);
+                let window = match inner {
+                    Space::Shared => SHARED_WINDOW,
+                    Space::Local => LOCAL_WINDOW,
+                    Space::Param => PARAM_WINDOW,
+                    _ => 0,
+                };
+                self.any_initialised(inner, thread, address - window, bytes)
+            }
+        }
     }
 
     /// Notes where loaded registers are not initialised; `missing` has the lanes of each register.
@@ -177,7 +224,7 @@ impl Run<'_> {
                 let mut all = Uninitialised::default();
                 for (space, window, lanes) in by_space(&request) {
                     let addresses = request.addresses.map(|a| a.wrapping_sub(window));
-                    let part = Request { active: lanes, addresses: &addresses, strong: false, ..request };
+                    let part = Request { active: lanes, addresses: &addresses, ..request };
                     let missing = self.read(space, part, staging)?;
                     if missing.lanes != 0 {
                         all = Uninitialised { lanes: all.lanes | missing.lanes, place: missing.place };

@@ -87,7 +87,7 @@ impl Run<'_> {
             }
         };
         if space == Space::Shared && self.shared.is_pending(offset, bytes) {
-            return Err(self.read_too_early(at, lane as u32, offset, bytes));
+            return Err(self.used_too_early(at, lane as u32, offset, bytes));
         }
         let found = &mut self.memory.allocations.get_mut(index);
         let (data, initialised, shadow, floor) = match (space, found) {

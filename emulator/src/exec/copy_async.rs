@@ -29,7 +29,7 @@ impl Run<'_> {
         self.read_sources(warp, at, active, &from, bytes, source_bytes, &mut data)?;
         let mut offsets: Lanes32 = [0; LANES];
         for lane in lanes(active) {
-            if to[lane] % bytes as u64 != 0 {
+            if !to[lane].is_multiple_of(bytes as u64) {
                 let text = format!("misaligned: {bytes} bytes at shared address {:#x}", to[lane]);
                 return Err(self.fault(Code::MisalignedAddress, at, lane as u32, text));
             }
@@ -86,6 +86,9 @@ impl Run<'_> {
 
     /// From now until the wait nobody may read or write these bytes.
     fn mark_pending(&mut self, at: Place, lane: usize, offset: usize, bytes: usize) -> Ran<()> {
+        if self.shared.is_pending(offset, bytes) {
+            return Err(self.used_too_early(at, lane as u32, offset, bytes));
+        }
         let access = Access {
             launch: &self.memory.clock,
             block: self.clock,
@@ -129,9 +132,9 @@ impl Run<'_> {
         self.write_shared_bytes(&request, lane, offset, &copy.data[lane])
     }
 
-    /// Shared memory is read before the wait for the copy that fills it.
+    /// Shared memory is used before the wait for the copy that fills it.
     #[inline(never)]
-    pub fn read_too_early(&self, at: Place, lane: u32, offset: usize, bytes: usize) -> Box<Fault> {
+    pub fn used_too_early(&self, at: Place, lane: u32, offset: usize, bytes: usize) -> Box<Fault> {
         let text =
             format!("cp.async: {bytes} bytes at shared address {offset:#x} are used before the wait for their copy");
         self.fault(Code::LaunchFailed, at, lane, text)

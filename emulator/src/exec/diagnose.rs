@@ -63,6 +63,7 @@ impl Run<'_> {
         } else {
             (format!("block {}, thread {thread}", triple(coordinates(block, self.grid))), "nothing")
         };
+        let who = if conflict.others { "other threads too".to_string() } else { who };
         let (now, before) = (if writes { "writes" } else { "reads" }, if conflict.wrote { "wrote" } else { "read" });
         let text = format!(
             "race: {now} {place}, which {who} {before} at {}, with {between} between them",

@@ -114,6 +114,8 @@ pub fn run_warp(run: &mut Run, warp: &mut Warp, mut budget: u64) -> Ran<Stop> {
                 }
                 Op::Branch { target } => {
                     let fall = mask & !active;
+                    // Lanes that do not jump took part in the decision.
+                    run.counters.lanes[pc as usize] += fall.count_ones() as u64;
                     if active == 0 {
                         pc += 1;
                     } else if fall == 0 {

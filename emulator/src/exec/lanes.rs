@@ -6,7 +6,6 @@ use super::diagnose::Place;
 use super::interpret::{Flow, Run, first};
 use super::warp::{Group, Wait, Warp, describe_lanes, lanes};
 use crate::fault::Code;
-use crate::memory::clock::Arrival;
 use crate::program::{LANES, Mask, Op, Reg};
 use crate::warp_ops::{Members, WarpOp};
 
@@ -54,9 +53,7 @@ impl Run<'_> {
         if set == warp.alive() {
             self.clock.warp_barrier(&mut self.memory.clock, warp.index);
         } else {
-            let time = self.memory.clock.tick();
-            let arrival = Arrival { warp: warp.index, lanes: set, time, waits: true };
-            self.clock.partial_barrier(&mut self.memory.clock, vec![arrival]);
+            self.clock.partial_warp_barrier(&mut self.memory.clock, warp.index, set);
         }
     }
 

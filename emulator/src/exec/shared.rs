@@ -71,7 +71,7 @@ impl Run<'_> {
     ) -> Ran<()> {
         let shared = &mut *self.shared;
         if !shared.pending.is_empty() && shared.pending[offset..offset + B] != [0; B] {
-            return Err(self.read_too_early(request.at, lane as u32, offset, B));
+            return Err(self.used_too_early(request.at, lane as u32, offset, B));
         }
         staging[lane][..B].copy_from_slice(&shared.data[offset..offset + B]);
         if !shared.initialised.has(offset, B) {
@@ -135,6 +135,9 @@ impl Run<'_> {
     #[inline(always)]
     pub fn write_shared_bytes(&mut self, request: &Request, lane: usize, offset: usize, from: &[u8; 16]) -> Ran<()> {
         let bytes = request.bytes as usize;
+        if self.shared.is_pending(offset, bytes) {
+            return Err(self.used_too_early(request.at, lane as u32, offset, bytes));
+        }
         let access = request.access(lane as u32, &self.memory.clock, self.clock, self.clock.since);
         let conflict = self.shared.shadow.note_write(offset, bytes, &access);
         let target = &mut self.shared.data[offset..offset + bytes];

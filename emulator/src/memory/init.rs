@@ -47,6 +47,14 @@ impl Initialised {
         }
     }
 
+    /// Whether some byte of a range was written.
+    pub fn any(&self, offset: usize, bytes: usize) -> bool {
+        match self {
+            Initialised::All => true,
+            Initialised::Some { written, .. } => written[offset..offset + bytes].contains(&1),
+        }
+    }
+
     /// The record of a range: 1 for each byte written.
     pub fn record(&self, offset: usize, bytes: usize) -> Vec<u8> {
         match self {

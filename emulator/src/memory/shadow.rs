@@ -50,6 +50,8 @@ pub struct Conflict {
     pub earlier: Stamp,
     /// Whether the earlier access was a write.
     pub wrote: bool,
+    /// `earlier` is ordered, but others read the same since the last barrier.
+    pub others: bool,
 }
 
 /// Who accesses now.
@@ -226,7 +228,7 @@ impl Shadow {
             let ordered = write.time < access.floor
                 || both_strong
                 || access.block.ordered(access.launch, write.time, write.thread(), access.thread);
-            (!ordered).then_some(Conflict { earlier: write, wrote: true })
+            (!ordered).then_some(Conflict { earlier: write, wrote: true, others: false })
         })
     }
 
@@ -234,10 +236,12 @@ impl Shadow {
     #[inline(never)]
     fn unordered_read(&self, first: usize, end: usize, access: &Access) -> Option<Conflict> {
         (first..end).map(|granule| self.read.stamp(granule)).find_map(|read| {
-            let unordered = read.time >= access.floor
-                && (!access.block.ordered(access.launch, read.time, read.thread(), access.thread)
-                    || other_readers(read, access));
-            unordered.then_some(Conflict { earlier: read, wrote: false })
+            if read.time < access.floor {
+                return None;
+            }
+            let ordered = access.block.ordered(access.launch, read.time, read.thread(), access.thread);
+            let others = ordered && other_readers(read, access);
+            (!ordered || others).then_some(Conflict { earlier: read, wrote: false, others })
         })
     }
 }
@@ -279,12 +283,12 @@ fn several_in_launch(read: Stamp, access: &Access) -> u32 {
 #[inline(always)]
 fn several_in_interval(read: Stamp, access: &Access) -> u32 {
     let warp = access.thread / 32;
-    if read.thread() == access.thread {
-        read.flags()
-    } else if read.flags() == SEVERAL_WARPS || read.thread() / 32 != warp {
+    if read.flags() == SEVERAL_WARPS || read.thread() / 32 != warp {
         SEVERAL_WARPS
     } else if read.time < access.block.warp_since[warp as usize] {
         0
+    } else if read.thread() == access.thread {
+        read.flags()
     } else {
         SEVERAL_LANES
     }

@@ -93,14 +93,65 @@ static void memory(CUcontext other, CUcontext own) {
     FAILS(712, "overlap registered host memory", cuMemHostRegister_v2(host + 8, 8, 0));
     OK(cuMemHostUnregister(host));
 
+    FAILS(INVALID_VALUE, "the device address is a null pointer", cuMemcpyHtoD_v2(0, host, 4));
+    FAILS(INVALID_VALUE, "the device address is a null pointer", cuMemsetD32_v2(0, 0, 1));
+
     OK(cuCtxSetCurrent(other));
     OK(cuMemAlloc_v2(&b, 64));
+    OK(cuMemcpyHtoD_v2(b, "sixteen bytes...", 16));
     OK(cuCtxSetCurrent(own));
+    OK(cuMemAlloc_v2(&a, 64));
+    OK(cuMemcpyPeer(a, own, b, other, 16));
+    OK(cuMemcpyDtoH_v2(host, a, 16));
+    CHECK(memcmp(host, "sixteen bytes...", 16) == 0);
+    CHECK(cuMemcpyPeer(a, own, b, own, 16) != 0);
+    FAILS(INVALID_CONTEXT, "null handle", cuMemcpyPeer(a, NULL, b, other, 16));
+    OK(cuMemFree_v2(a));
     CHECK(cuMemcpyDtoH_v2(host, b, 4) != 0);
     CHECK(cuMemFree_v2(b) != 0);
     OK(cuCtxSetCurrent(other));
     OK(cuMemFree_v2(b));
     OK(cuCtxSetCurrent(own));
+}
+
+/* CUDA_MEMCPY2D of unsigned words: from, to (x, y, kind, host, device, array, pitch), width, height. */
+static void planes(void) {
+    CUdeviceptr a;
+    unsigned char from[64], to[64] = {0};
+    size_t huge = (size_t)1 << 40;
+    for (int i = 0; i < 64; i++) from[i] = (unsigned char)i;
+    OK(cuMemAlloc_v2(&a, 512));
+    OK(cuMemsetD2D8_v2(a, 512, 7, 0, huge));
+    OK(cuMemsetD2D8_v2(a, 512, 7, 512, 1));
+    FAILS(INVALID_VALUE, "rows of 8 bytes, 16 apart", cuMemsetD2D8_v2(a, 16, 7, 8, huge));
+    FAILS(INVALID_VALUE, "address space", cuMemsetD2D8_v2(a, huge, 7, 8, huge));
+    FAILS(INVALID_VALUE, "does not fit the pitch", cuMemsetD2D8_v2(a, 4, 7, 8, 2));
+#define H(x, y, pitch) x, y, 1, (size_t)from, 0, 0, pitch
+#define D(x, y, pitch) x, y, 2, 0, a, 0, pitch
+#define COPY(...) cuMemcpy2D_v2((size_t[]){__VA_ARGS__})
+    OK(COPY(H(1, 2, 8), D(4, 1, 16), 3, 4)); /* rows of 3 bytes: 17, 18, 19; 25, 26, 27; … */
+    OK(cuMemcpyDtoH_v2(to, a + 16, 64));
+    CHECK(to[3] == 7 && to[4] == 17 && to[6] == 19 && to[7] == 7 && to[20] == 25 && to[52] == 41 && to[54] == 43);
+    OK(COPY(H(0, 0, 8), D(0, 0, 16), 0, huge));
+    OK(COPY(H(0, 0, 0), D(0, 0, 0), 8, 1));
+    FAILS(INVALID_VALUE, "leave the 512-byte allocation", COPY(H(0, 0, 8), D(0, 0, 16), 8, huge));
+    FAILS(INVALID_VALUE, "fit the pitch of 0", COPY(H(0, 0, 8), D(0, 0, 0), 8, 2));
+    FAILS(INVALID_VALUE, "address space", COPY(H((size_t)-4, 0, 8), D(0, 0, 16), 8, 2));
+    FAILS(INVALID_VALUE, "address space", COPY(H(0, 0, 8), D(0, huge, huge), 8, 2));
+    FAILS(INVALID_VALUE, "", COPY(H(0, 0, 8), D(0, 0, 16), 8, 64));
+    OK(cuMemFree_v2(a));
+}
+
+/* A call without room for its result has no effect. */
+static void no_results(CUcontext own) {
+    CUcontext current;
+    FAILS(INVALID_VALUE, "dptr is a null pointer", cuMemAlloc_v2(NULL, 64));
+    FAILS(INVALID_VALUE, "pp is a null pointer", cuMemAllocHost_v2(NULL, 64));
+    FAILS(INVALID_VALUE, "pctx is a null pointer", cuCtxCreate_v2(NULL, 0, 0));
+    FAILS(INVALID_VALUE, "pctx is a null pointer", cuDevicePrimaryCtxRetain(NULL, 0));
+    FAILS(201, "released more often", cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuCtxGetCurrent(&current));
+    CHECK(current == own);
 }
 
 int main(int argc, char **argv) {
@@ -137,6 +188,8 @@ int main(int argc, char **argv) {
     launches(saxpy, nothing, dx);
     OK(cuMemFree_v2(dx));
     memory(other, own);
+    planes();
+    no_results(own);
 
     OK(cuStreamCreate(&stream, 1));
     OK(cuEventCreate(&event, 0));

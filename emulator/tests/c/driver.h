@@ -64,6 +64,10 @@ CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end);
 CUresult cuGetErrorName(CUresult code, const char **name);
 CUresult cuGetErrorString(CUresult code, const char **text);
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
+CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes);
+CUresult cuMemcpy2D_v2(const void *copy);
+CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height);
+CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuGraphCreate(void **graph, unsigned flags);
 
 static int failures;

@@ -37,7 +37,13 @@ impl Flag {
     #[inline(always)]
     fn input(&self, registers: &Registers, subtract: bool) -> Lanes32 {
         let flag = registers.get_pred(self.reg);
-        bits(if !self.reads { 0 } else if subtract { !flag } else { flag })
+        bits(if !self.reads {
+            0
+        } else if subtract {
+            !flag
+        } else {
+            flag
+        })
     }
 
     /// `carries`: 0 or 1 in each lane; borrows where `subtract`.

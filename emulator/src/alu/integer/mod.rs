@@ -18,8 +18,8 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use crate::lower::operands::Operands;
 use crate::alu::lanes::mask1;
+use crate::lower::operands::Operands;
 use crate::program::Class::{self, Pred, R32, R64};
 use crate::program::{Access, Mask, Reg, Registers, Visit};
 use crate::ptx::ast::Instruction;

@@ -216,3 +216,30 @@ fn a_launch_without_counts_is_reported() {
     assert_eq!(Traffic::default().excess_sectors(), 0);
     assert!(report.text().contains('k'));
 }
+
+#[test]
+fn links_stay_links_and_get_the_text() {
+    let folder = std::env::temp_dir().join(format!("cuda-emulator-links-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (file, link, dangling) = (folder.join("file"), folder.join("link"), folder.join("dangling"));
+    fs::write(&file, "old and longer").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    std::os::unix::fs::symlink("new", &dangling).unwrap();
+    for path in [&link, &dangling] {
+        write_whole(path, b"text").unwrap();
+        assert!(path.is_symlink());
+        assert_eq!(fs::read_to_string(path).unwrap(), "text");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+    assert!(folder.join("new").is_file());
+    write_whole(&folder, b"text").unwrap_err();
+    // What is open under a number is a stream, even a file.
+    let open = fs::File::open(&file).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&open);
+    for opened in [format!("/proc/self/fd/{number}"), format!("/dev/fd/{number}")] {
+        write_whole(Path::new(&opened), b"+").unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text++");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 4, "no temporary file stays");
+    fs::remove_dir_all(folder).unwrap();
+}

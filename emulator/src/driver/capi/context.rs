@@ -12,12 +12,14 @@ fn refuse(params: HostIn, what: &str) -> Result<()> {
 c_api! {
     fn cuCtxCreate_v2(to: Out<Handle>, flags: u32, device: i32) |d| {
         d.check_device(device)?;
+        to.check("pctx")?;
         let context = d.context_create(flags)?;
         to.put("pctx", context)
     }
     fn cuCtxCreate_v3(to: Out<Handle>, affinity: HostIn, _count: i32, flags: u32, device: i32) |d| {
         d.check_device(device)?;
         refuse(affinity, "execution affinity")?;
+        to.check("pctx")?;
         let context = d.context_create(flags)?;
         to.put("pctx", context)
     }
@@ -27,6 +29,7 @@ c_api! {
         if !params.is_null() && params.bytes(24, "ctxCreateParams")?.iter().any(|&byte| byte != 0) {
             refuse(params, "a context with parameters")?;
         }
+        to.check("pctx")?;
         let context = d.context_create(flags)?;
         to.put("pctx", context)
     }

@@ -1,11 +1,12 @@
 //! Initialisation, errors and the device (CUDA Driver API, "Initialization", "Error Handling", "Device Management").
 
 use std::ffi::c_char;
+use std::sync::atomic::Ordering;
 
 use super::c_api;
 use crate::driver::abi::{self, Handle, In, Out, Text};
 use crate::driver::state::Driver;
-use crate::driver::{attributes, error, locked};
+use crate::driver::{PROCESS, attributes, error, locked};
 use crate::fault::{Code, Fault, Result};
 
 /// CUDA 13.0: the version of the interface that this library follows.
@@ -13,11 +14,15 @@ const VERSION: i32 = 13_000;
 const PCI_BUS_ID: &str = "0000:01:00.0";
 
 extern "C" fn write_report() {
+    // A forked child would write over its parent's report.
+    if crate::driver::is_forked() {
+        return;
+    }
     // Whoever holds the lock at the end of the process is stuck; then the last report stays.
     if let Ok(mut slot) = crate::driver::DRIVER.try_lock()
         && let Some(driver) = slot.as_mut()
     {
-        driver.report.write();
+        driver.report.write_last();
     }
 }
 
@@ -29,6 +34,7 @@ pub extern "C" fn cuInit(flags: u32) -> u32 {
         }
         if slot.is_none() {
             *slot = Some(Driver::from_environment()?);
+            PROCESS.store(std::process::id(), Ordering::Relaxed);
             abi::at_exit(write_report);
         }
         Ok(())
@@ -130,6 +136,7 @@ c_api! {
         can.put("canAccessPeer", 0)
     }
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: i32) |d| {
+        context.check("pctx")?;
         d.check_device(device)?;
         let handle = d.primary_retain()?;
         context.put("pctx", handle)

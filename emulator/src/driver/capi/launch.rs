@@ -1,11 +1,13 @@
 //! Launches and occupancy (CUDA Driver API, "Execution Control", "Occupancy").
 
+use std::sync::Arc;
+
 use super::c_api;
 use crate::driver::abi::{Handle, HostIn, In, KernelArguments, Out, SharedOfBlock};
 use crate::driver::launch::{LaunchConfig, Shape};
 use crate::driver::state::Driver;
 use crate::driver::stream::Null;
-use crate::driver::{host_function, occupancy};
+use crate::driver::{call, host_function, occupancy};
 use crate::fault::{Code, Fault, Result};
 
 fn active_blocks(d: &mut Driver, function: Handle, threads: i32, dynamic_shared: usize) -> Result<i32> {
@@ -16,23 +18,48 @@ fn active_blocks(d: &mut Driver, function: Handle, threads: i32, dynamic_shared:
     Ok(occupancy::blocks_per_multiprocessor(&d.device.card, program, threads, dynamic_shared as u64) as i32)
 }
 
-fn best_block(
-    d: &mut Driver,
+#[unsafe(no_mangle)]
+pub extern "C" fn cuOccupancyMaxPotentialBlockSize(
+    grid: Out<i32>,
+    block: Out<i32>,
     function: Handle,
     shared_of: SharedOfBlock,
     constant: usize,
     limit: i32,
-) -> Result<(u32, u32)> {
-    let limit = u32::try_from(limit)
-        .map_err(|_| Fault::new(Code::InvalidValue, format!("block size limit {limit}: expected 0 or more")))?;
-    let function = d.function(function)?;
-    let program = &d.functions.get(function)?.program;
-    let mut best = (0, 0);
-    host_function(|| {
-        let shared = |block| shared_of.of(block).unwrap_or(constant) as u64;
-        best = occupancy::best_block(&d.device.card, program, limit, shared);
+) -> u32 {
+    let mut found = None;
+    let code = call("cuOccupancyMaxPotentialBlockSize", |d| {
+        grid.check("minGridSize")?;
+        block.check("blockSize")?;
+        let limit = u32::try_from(limit)
+            .map_err(|_| Fault::new(Code::InvalidValue, format!("block size limit {limit}: expected 0 or more")))?;
+        let function = d.function(function)?;
+        found = Some((d.device.card.clone(), Arc::clone(&d.functions.get(function)?.program), limit));
+        Ok(())
     });
-    Ok(best)
+    // Outside the lock: the program's function may wait for a thread that calls the driver.
+    if let Some((card, program, limit)) = found {
+        host_function(|| {
+            let shared = |block| shared_of.of(block).unwrap_or(constant) as u64;
+            let (size, blocks) = occupancy::best_block(&card, &program, limit, shared);
+            grid.put_if_wanted(blocks as i32);
+            block.put_if_wanted(size as i32);
+        });
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: Out<i32>,
+    block: Out<i32>,
+    function: Handle,
+    shared_of: SharedOfBlock,
+    constant: usize,
+    limit: i32,
+    _flags: u32,
+) -> u32 {
+    cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, constant, limit)
 }
 
 c_api! {
@@ -45,20 +72,6 @@ c_api! {
     ) |d| {
         let found = active_blocks(d, function, threads, shared)?;
         blocks.put("numBlocks", found)
-    }
-    fn cuOccupancyMaxPotentialBlockSize(
-        grid: Out<i32>, block: Out<i32>, function: Handle, shared_of: SharedOfBlock, shared: usize, limit: i32,
-    ) |d| {
-        let (size, blocks) = best_block(d, function, shared_of, shared, limit)?;
-        grid.put("minGridSize", blocks as i32)?;
-        block.put("blockSize", size as i32)
-    }
-    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: Out<i32>, block: Out<i32>, function: Handle, shared_of: SharedOfBlock, shared: usize, limit: i32, _flags: u32,
-    ) |d| {
-        let (size, blocks) = best_block(d, function, shared_of, shared, limit)?;
-        grid.put("minGridSize", blocks as i32)?;
-        block.put("blockSize", size as i32)
     }
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: i32, threads: i32) |d| {
         if blocks < 1 || threads < 1 {

@@ -44,44 +44,42 @@ struct Plane {
 
 impl Plane {
     /// Whether it is host memory, and the address of its first byte.
-    fn start(&self, width: usize) -> Result<(bool, u64)> {
+    fn start(&self, width: usize, height: usize) -> Result<(bool, u64)> {
         const HOST: u32 = 1;
         const DEVICE: u32 = 2;
         const UNIFIED: u32 = 4;
         let refuse = |message: String| Err(Fault::new(Code::InvalidValue, message));
-        if self.pitch != 0 && self.pitch < self.x + width {
-            return refuse(format!("a row of {} bytes does not fit the pitch of {} bytes", self.x + width, self.pitch));
+        let too_far = || Fault::new(Code::InvalidValue, "a plane of the copy does not fit the address space");
+        let row = self.x.checked_add(width).ok_or_else(too_far)?;
+        if self.pitch < row && (self.pitch != 0 || height > 1) {
+            return refuse(format!("a row of {row} bytes does not fit the pitch of {} bytes", self.pitch));
         }
-        let skip = (self.y.wrapping_mul(self.pitch)).wrapping_add(self.x) as u64;
+        let skip = self.y.checked_mul(self.pitch).and_then(|skip| skip.checked_add(self.x)).ok_or_else(too_far)?;
+        let after = |base: u64| base.checked_add(skip as u64).ok_or_else(too_far);
         match self.kind {
-            HOST => Ok((true, (self.host as u64).wrapping_add(skip))),
-            DEVICE | UNIFIED => Ok((false, self.device.wrapping_add(skip))),
+            HOST => Ok((true, after(self.host as u64)?)),
+            DEVICE | UNIFIED => Ok((false, after(self.device)?)),
             3 => Err(Fault::new(Code::NotSupported, "CUDA arrays are not emulated")),
             kind => refuse(format!("memory type {kind} is not known")),
         }
     }
 }
 
-/// The rows one by one; a wait comes with the last.
 fn copy_2d(d: &mut Driver, copy: In<Copy2D>, stream: Handle, null: Null, wait: bool) -> Result<()> {
     let copy = copy.get("pCopy")?;
-    let stream = d.stream_for_work(stream, null)?;
-    let (from, to) = (copy.from.start(copy.width)?, copy.to.start(copy.width)?);
-    for row in 0..copy.height {
-        let request = Request { call: "cuMemcpy2D", stream, wait: wait && row + 1 == copy.height };
-        let source = from.1 + (row * copy.from.pitch) as u64;
-        let destination = to.1 + (row * copy.to.pitch) as u64;
-        match (from.0, to.0) {
-            (true, false) => d.copy_in(request, destination, host_in(source), copy.width)?,
-            (false, true) => d.copy_out(request, host_out(destination), source, copy.width)?,
-            (false, false) => d.copy_any(request, destination, source, copy.width)?,
-            (true, true) => {
-                let row = host_in(source).bytes(copy.width, "srcHost")?.to_vec();
-                host_out(destination).bytes(copy.width, "dstHost")?.copy_from_slice(&row);
-            }
-        }
+    let request = Request { call: "cuMemcpy2D", stream: d.stream_for_work(stream, null)?, wait };
+    let size = (copy.width, copy.height);
+    let (from, to) = (copy.from.start(size.0, size.1)?, copy.to.start(size.0, size.1)?);
+    if size.0 == 0 || size.1 == 0 {
+        return Ok(());
     }
-    Ok(())
+    let (source, destination) = ((from.1, copy.from.pitch), (to.1, copy.to.pitch));
+    match (from.0, to.0) {
+        (true, false) => d.copy_in_rows(request, destination, (host_in(source.0), source.1), size),
+        (false, true) => d.copy_out_rows(request, (host_out(destination.0), destination.1), source, size),
+        (false, false) => d.copy_any_rows(request, destination, source, size),
+        (true, true) => d.copy_host_rows(destination, source, size),
+    }
 }
 
 fn fill_2d(
@@ -92,10 +90,12 @@ fn fill_2d(
     pattern: &[u8],
     size: (usize, usize),
 ) -> Result<()> {
-    for row in 0..size.1 {
-        d.fill(request, to + (row * pitch) as u64, pattern, size.0)?;
+    // A row that does not fit 64 bits is refused as too long where the fill starts.
+    if size.1 > 1 && pitch < size.0.saturating_mul(pattern.len()) {
+        let message = format!("a row of {} × {} bytes does not fit the pitch of {pitch} bytes", size.0, pattern.len());
+        return Err(Fault::new(Code::InvalidValue, message));
     }
-    Ok(())
+    d.fill_rows(request, (to, pitch), pattern, size)
 }
 
 /// A call on the null stream that the host waits for.
@@ -125,6 +125,7 @@ c_api! {
         total.put("total", all as usize)
     }
     fn cuMemAlloc_v2(to: Out<u64>, bytes: usize) |d| {
+        to.check("dptr")?;
         let address = d.alloc(bytes as u64)?;
         to.put("dptr", address)
     }
@@ -132,6 +133,8 @@ c_api! {
         let row = width.max(1).checked_next_multiple_of(512);
         let bytes = row.and_then(|row| row.checked_mul(height)).filter(|&bytes| bytes > 0 && width > 0);
         let bytes = bytes.ok_or_else(|| Fault::new(Code::InvalidValue, format!("{width} × {height} bytes")))?;
+        to.check("dptr")?;
+        pitch.check("pPitch")?;
         let address = d.alloc(bytes as u64)?;
         pitch.put("pPitch", bytes / height)?;
         to.put("dptr", address)
@@ -140,6 +143,7 @@ c_api! {
         if flags != 1 && flags != 2 {
             return Err(Fault::new(Code::InvalidValue, format!("managed memory flags {flags}: expected 1 or 2")));
         }
+        to.check("dptr")?;
         let address = d.alloc_managed(bytes as u64)?;
         to.put("dptr", address)
     }
@@ -152,10 +156,12 @@ c_api! {
         Ok(())
     }
     fn cuMemHostAlloc(to: Out<u64>, bytes: usize, flags: u32) |d| {
+        to.check("pp")?;
         let address = d.alloc_host(bytes as u64, flags)?;
         to.put("pp", address)
     }
     fn cuMemAllocHost_v2(to: Out<u64>, bytes: usize) |d| {
+        to.check("pp")?;
         let address = d.alloc_host(bytes as u64, 0)?;
         to.put("pp", address)
     }
@@ -198,6 +204,7 @@ c_api! {
         d.device.allocation(address).map(|_| ())
     }
     fn cuMemPoolCreate(to: Out<Handle>, _properties: HostIn) |d| {
+        to.check("pool")?;
         let pool = d.pools.insert(Pool { attributes: HashMap::new() });
         to.put("pool", pool)
     }
@@ -226,21 +233,41 @@ c_api! {
         };
         put_value(Value::Word(value), to)
     }
-    fn cuMemcpyPeer(to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize) |d| {
-        let request = waiting(d, "cuMemcpyPeer", Null::Legacy)?;
-        d.copy_within(request, to, from, bytes)
+    twin cuMemcpyPeer, cuMemcpyPeer_ptds(
+        to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
+    ) |d, null| {
+        let request = waiting(d, "cuMemcpyPeer", null)?;
+        d.copy_peer(request, (to, to_context), (from, from_context), bytes)
     }
-    fn cuMemcpy2DUnaligned_v2(copy: In<Copy2D>) |d| { copy_2d(d, copy, 0, Null::Legacy, true) }
-    fn cuMemsetD2D8_v2(to: u64, pitch: usize, value: u8, width: usize, height: usize) |d| {
-        let request = waiting(d, "cuMemsetD2D8", Null::Legacy)?;
+    twin cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds(copy: In<Copy2D>) |d, null| { copy_2d(d, copy, 0, null, true) }
+    twin cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds(to: u64, pitch: usize, value: u8, width: usize, height: usize) |d, null| {
+        let request = waiting(d, "cuMemsetD2D8", null)?;
         fill_2d(d, request, to, pitch, &[value], (width, height))
     }
-    fn cuMemsetD2D16_v2(to: u64, pitch: usize, value: u16, width: usize, height: usize) |d| {
-        let request = waiting(d, "cuMemsetD2D16", Null::Legacy)?;
+    twin cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz(
+        to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
+    ) |d, null| {
+        let request = queued(d, "cuMemsetD2D8Async", stream, null)?;
+        fill_2d(d, request, to, pitch, &[value], (width, height))
+    }
+    twin cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds(to: u64, pitch: usize, value: u16, width: usize, height: usize) |d, null| {
+        let request = waiting(d, "cuMemsetD2D16", null)?;
         fill_2d(d, request, to, pitch, &value.to_le_bytes(), (width, height))
     }
-    fn cuMemsetD2D32_v2(to: u64, pitch: usize, value: u32, width: usize, height: usize) |d| {
-        let request = waiting(d, "cuMemsetD2D32", Null::Legacy)?;
+    twin cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz(
+        to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: Handle,
+    ) |d, null| {
+        let request = queued(d, "cuMemsetD2D16Async", stream, null)?;
+        fill_2d(d, request, to, pitch, &value.to_le_bytes(), (width, height))
+    }
+    twin cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds(to: u64, pitch: usize, value: u32, width: usize, height: usize) |d, null| {
+        let request = waiting(d, "cuMemsetD2D32", null)?;
+        fill_2d(d, request, to, pitch, &value.to_le_bytes(), (width, height))
+    }
+    twin cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz(
+        to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: Handle,
+    ) |d, null| {
+        let request = queued(d, "cuMemsetD2D32Async", stream, null)?;
         fill_2d(d, request, to, pitch, &value.to_le_bytes(), (width, height))
     }
     twin cuMemcpy, cuMemcpy_ptds(to: u64, from: u64, bytes: usize) |d, null| {
@@ -277,10 +304,10 @@ c_api! {
         d.copy_within(request, to, from, bytes)
     }
     twin cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz(
-        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle,
+        to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle,
     ) |d, null| {
         let request = queued(d, "cuMemcpyPeerAsync", stream, null)?;
-        d.copy_within(request, to, from, bytes)
+        d.copy_peer(request, (to, to_context), (from, from_context), bytes)
     }
     twin cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz(copy: In<Copy2D>, stream: Handle) |d, null| {
         copy_2d(d, copy, stream, null, false)
@@ -311,12 +338,14 @@ c_api! {
     }
     twin cuMemAllocAsync, cuMemAllocAsync_ptsz(to: Out<u64>, bytes: usize, stream: Handle) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
+        to.check("dptr")?;
         let address = d.alloc_async(bytes as u64, stream)?;
         to.put("dptr", address)
     }
     twin cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz(to: Out<u64>, bytes: usize, pool: Handle, stream: Handle) |d, null| {
         d.pools.get(pool)?;
         let stream = d.stream_for_work(stream, null)?;
+        to.check("dptr")?;
         let address = d.alloc_async(bytes as u64, stream)?;
         to.put("dptr", address)
     }

@@ -33,15 +33,19 @@ fn log(fault: &Fault, count: u32, options: In<u32>, values: In<HostOut>) -> Resu
 c_api! {
     fn cuModuleLoad(to: Out<Handle>, path: Text) |d| {
         let ptx = d.ptx_of_file(&path.get("fname")?)?;
+        to.check("module")?;
         let module = d.module_load(&ptx)?;
         to.put("module", module)
     }
     fn cuModuleLoadData(to: Out<Handle>, image: HostIn) |d| {
         let ptx = d.ptx_of_image(image)?;
+        to.check("module")?;
         let module = d.module_load(&ptx)?;
         to.put("module", module)
     }
     fn cuModuleLoadDataEx(to: Out<Handle>, image: HostIn, count: u32, options: In<u32>, values: In<HostOut>) |d| {
+        to.check("module")?;
+        to.check("module")?;
         match d.ptx_of_image(image).and_then(|ptx| d.module_load(&ptx)) {
             Ok(module) => to.put("module", module),
             Err(fault) => {
@@ -52,6 +56,7 @@ c_api! {
     }
     fn cuModuleLoadFatBinary(to: Out<Handle>, fatbin: HostIn) |d| {
         let ptx = d.ptx_of_image(fatbin)?;
+        to.check("module")?;
         let module = d.module_load(&ptx)?;
         to.put("module", module)
     }
@@ -81,6 +86,7 @@ c_api! {
         _options: HostIn, _values: HostIn, _count: u32,
     ) |d| {
         let ptx = d.ptx_of_image(image)?;
+        to.check("library")?;
         let library = d.library_load(ptx)?;
         to.put("library", library)
     }
@@ -89,6 +95,7 @@ c_api! {
         _options: HostIn, _values: HostIn, _count: u32,
     ) |d| {
         let ptx = d.ptx_of_file(&path.get("fileName")?)?;
+        to.check("library")?;
         let library = d.library_load(ptx)?;
         to.put("library", library)
     }

@@ -11,35 +11,35 @@ fn no_capture() -> Result<()> {
     Err(Fault::new(Code::NotSupported, "stream capture is not emulated: launch the kernels directly"))
 }
 
-/// The point of a stream where a host function runs: what comes before it is done, and its data is there.
-fn reach(d: &mut Driver, stream: Handle, null: Null) -> Result<()> {
-    let stream = d.stream_for_work(stream, null)?;
-    let when = d.begin(stream)?;
-    d.deliver_before(when);
-    Ok(())
+/// Runs a host function at its point of a stream, outside the lock: the function may wait for a thread that calls the
+/// driver. It runs although a source of a copy was found changed: its program may wait for it.
+fn at_point(
+    name: &'static str,
+    stream: Handle,
+    null: Null,
+    check: impl FnOnce() -> Result<()>,
+    run: impl FnOnce(),
+) -> u32 {
+    let mut reached = false;
+    let code = call(name, |d: &mut Driver| {
+        check()?;
+        let stream = d.stream_for_work(stream, null)?;
+        let when = d.begin(stream)?;
+        reached = true;
+        d.reached(when).map_or(Ok(()), Err)
+    });
+    if reached {
+        host_function(run);
+    }
+    code
 }
 
 fn launch_host_function(stream: Handle, null: Null, function: HostFn, data: HostOut) -> u32 {
-    let code = call("cuLaunchHostFunc", |d| {
-        function.check()?;
-        reach(d, stream, null)
-    });
-    if code == 0 {
-        // Outside the lock: the function may wait for a thread that calls the driver.
-        host_function(|| function.run(data));
-    }
-    code
+    at_point("cuLaunchHostFunc", stream, null, || function.check(), || function.run(data))
 }
 
 fn add_callback(stream: Handle, null: Null, callback: StreamCallback, data: HostOut) -> u32 {
-    let code = call("cuStreamAddCallback", |d| {
-        callback.check()?;
-        reach(d, stream, null)
-    });
-    if code == 0 {
-        host_function(|| callback.run(stream, 0, data));
-    }
-    code
+    at_point("cuStreamAddCallback", stream, null, || callback.check(), || callback.run(stream, 0, data))
 }
 
 #[unsafe(no_mangle)]
@@ -69,19 +69,16 @@ pub extern "C" fn cuStreamAddCallback_ptsz(
 
 c_api! {
     fn cuStreamCreate(to: Out<Handle>, flags: u32) |d| {
+        to.check("phStream")?;
         let stream = d.stream_create(flags, 0)?;
         to.put("phStream", stream)
     }
     fn cuStreamCreateWithPriority(to: Out<Handle>, flags: u32, priority: i32) |d| {
+        to.check("phStream")?;
         let stream = d.stream_create(flags, priority)?;
         to.put("phStream", stream)
     }
     fn cuStreamDestroy_v2(stream: Handle) |d| { d.stream_destroy(stream) }
-    fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) |d| {
-        d.stream(stream, Null::Legacy)?;
-        graph.put_if_wanted(0);
-        no_capture()
-    }
     fn cuStreamBeginCapture_v2(stream: Handle, _mode: u32) |d| {
         d.stream(stream, Null::Legacy)?;
         no_capture()
@@ -92,6 +89,7 @@ c_api! {
     }
     fn cuThreadExchangeStreamCaptureMode(_mode: Out<u32>) |_d| { Ok(()) }
     fn cuEventCreate(to: Out<Handle>, flags: u32) |d| {
+        to.check("phEvent")?;
         let event = d.event_create(flags)?;
         to.put("phEvent", event)
     }
@@ -104,6 +102,11 @@ c_api! {
     }
     fn cuEventElapsedTime_v2(to: Out<f32>, start: Handle, end: Handle) |d| {
         to.put("pMilliseconds", d.event_elapsed(start, end)?)
+    }
+    twin cuStreamEndCapture, cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) |d, null| {
+        d.stream(stream, null)?;
+        graph.put_if_wanted(0);
+        no_capture()
     }
     twin cuStreamSynchronize, cuStreamSynchronize_ptsz(stream: Handle) |d, null| {
         let stream = d.stream(stream, null)?;

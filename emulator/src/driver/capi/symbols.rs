@@ -2,10 +2,11 @@
 
 use super::{context, device, launch, memory, module, stream, unsupported};
 use crate::driver::abi::{Out, Text};
-use crate::driver::locked;
-use crate::fault::{Code, Fault};
+use crate::driver::{error, failed};
+use crate::fault::{Code, Fault, Result};
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`, `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
 const NOT_FOUND: u32 = 1;
@@ -21,6 +22,9 @@ const OWN: &[(&str, *const ())] = &[
     ("cuStreamAddCallback_ptsz", stream::cuStreamAddCallback_ptsz as *const ()),
     ("cuGetProcAddress", cuGetProcAddress as *const ()),
     ("cuGetProcAddress_v2", cuGetProcAddress_v2 as *const ()),
+    ("cuGetProcAddress_v2_ptsz", cuGetProcAddress_v2_ptsz as *const ()),
+    ("cuOccupancyMaxPotentialBlockSize", launch::cuOccupancyMaxPotentialBlockSize as *const ()),
+    ("cuOccupancyMaxPotentialBlockSizeWithFlags", launch::cuOccupancyMaxPotentialBlockSizeWithFlags as *const ()),
 ];
 
 /// Functions whose newer form takes other arguments, with the CUDA version from which the plain name means it.
@@ -55,21 +59,31 @@ fn resolve(name: &str, version: i32, per_thread: bool) -> Option<*const ()> {
     None
 }
 
-fn get(name: Text, to: Out<*const ()>, version: i32, flags: u64, status: Option<Out<u32>>) -> u32 {
-    locked("cuGetProcAddress", |_| {
+/// Without the lock. Programs ask for names to learn what a driver has: one that is not there is no finding.
+fn get(name: Text, to: Out<*const ()>, version: i32, per_thread: bool, status: Option<Out<u32>>) -> u32 {
+    let find = || -> Result<bool> {
         let name = name.get("symbol")?;
-        let found = resolve(&name, version, flags & PER_THREAD != 0);
+        to.check("pfn")?;
+        let found = resolve(&name, version, per_thread);
         if let Some(status) = status {
             status.put_if_wanted(if found.is_some() { 0 } else { NOT_FOUND });
         }
         to.put("pfn", found.unwrap_or(std::ptr::null()))?;
-        found.map(|_| ()).ok_or_else(|| Fault::new(Code::NotFound, format!("{name} is not emulated")))
-    })
+        if found.is_none() {
+            error::remember(&Fault::new(Code::NotFound, format!("{name} is not emulated")));
+        }
+        Ok(found.is_some())
+    };
+    match find() {
+        Ok(true) => 0,
+        Ok(false) => Code::NotFound as u32,
+        Err(fault) => failed("cuGetProcAddress", &fault, true),
+    }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGetProcAddress(name: Text, to: Out<*const ()>, version: i32, flags: u64) -> u32 {
-    get(name, to, version, flags, None)
+    get(name, to, version, flags & PER_THREAD != 0, None)
 }
 
 #[unsafe(no_mangle)]
@@ -80,7 +94,19 @@ pub extern "C" fn cuGetProcAddress_v2(
     flags: u64,
     status: Out<u32>,
 ) -> u32 {
-    get(name, to, version, flags, Some(status))
+    get(name, to, version, flags & PER_THREAD != 0, Some(status))
+}
+
+/// For programs compiled for per-thread default streams.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGetProcAddress_v2_ptsz(
+    name: Text,
+    to: Out<*const ()>,
+    version: i32,
+    flags: u64,
+    status: Out<u32>,
+) -> u32 {
+    get(name, to, version, flags & LEGACY == 0, Some(status))
 }
 
 #[cfg(test)]
@@ -96,5 +122,10 @@ mod tests {
         assert_eq!(resolve("cuMemcpyHtoD", 13_000, true), Some(memory::cuMemcpyHtoD_v2_ptds as *const ()));
         assert_eq!(resolve("cuInit", 13_000, true), Some(device::cuInit as *const ()));
         assert_eq!(resolve("cuNothing", 13_000, false), None);
+        let twin = Some(memory::cuMemsetD2D8Async_ptsz as *const ());
+        assert_eq!(resolve("cuMemsetD2D8Async", 13_000, true), twin);
+        for symbol in ["cuGetProcAddress_v2_ptsz", "cuMemcpyPeer_ptds", "cuGraphLaunch_ptsz", "cuMemcpy3D_v2_ptds"] {
+            assert!(lookup(symbol).is_some(), "{symbol}");
+        }
     }
 }
