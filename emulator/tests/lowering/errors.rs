@@ -6,7 +6,7 @@ use cuda_emulator::{lower, ptx};
 use crate::{fault, lower_text, source};
 
 /// Body, code, part of the reason.
-const CASES: [(&str, Code, &str); 92] = [
+const CASES: [(&str, Code, &str); 93] = [
     ("frobnicate.u32 %r1;", NotSupported, "not known"),
     ("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, %r1;", NotSupported, "not known"),
     ("mbarrier.init.shared.b64 [%r1], 1;", NotSupported, "not known"),
