@@ -5,7 +5,7 @@ use super::Ran;
 use super::access::{Request, Uninitialised, addresses};
 use super::diagnose::Place;
 use super::interpret::Run;
-use super::warp::{Warp, describe_lanes};
+use super::warp::{Warp, describe_lanes, lanes};
 use crate::counters::matrix_wavefronts;
 use crate::fault::Code;
 use crate::program::{Address, Class, LANES, LOCAL_WINDOW, Lanes32, Mask, Reg, SHARED_WINDOW};
@@ -26,15 +26,13 @@ impl Run<'_> {
         let rows = self.row_offsets(warp, at, address, to.len(), false)?;
         let mut staging = [[0; 16]; LANES];
         let mut missing = Uninitialised::default();
-        let request = Request { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
-        for lane in 0..8 * to.len() {
-            self.read_shared_bytes::<{ ROW as usize }>(
-                &request,
-                lane,
-                rows[lane] as usize,
-                &mut staging,
-                &mut missing,
-            )?;
+        let givers = ((1u64 << (8 * to.len())) - 1) as Mask;
+        let offsets = rows.map(u64::from);
+        let request = Request { at, active: givers, addresses: &offsets, bytes: ROW, strong: false };
+        let rest = self.read_shared_quick::<{ ROW as usize }>(&request, &offsets, &mut staging);
+        for lane in lanes(rest) {
+            let offset = rows[lane] as usize;
+            self.read_shared_bytes::<{ ROW as usize }>(&request, lane, offset, &mut staging, &mut missing)?;
         }
         let mut missing_of = [0; 4];
         for (matrix, &reg) in to.iter().enumerate() {

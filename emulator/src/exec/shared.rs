@@ -33,21 +33,19 @@ impl Run<'_> {
         Ok(missing)
     }
 
-    /// Lane by lane, `B` bytes each.
+    /// `B` bytes a lane, each at its own address.
     fn read_shared_lanes<const B: usize>(
         &mut self,
         request: &Request,
         staging: &mut Staging,
         missing: &mut Uninitialised,
     ) -> Ran<()> {
+        let rest = self.read_shared_quick::<B>(request, request.addresses, staging);
         let mut before = [usize::MAX; 2];
-        for lane in lanes(request.active) {
+        for lane in lanes(rest) {
             let address = request.addresses[lane];
-            if before[0] != usize::MAX
-                && request.addresses[before[0]] == address
-                && request.addresses[before[1]] == address
-            {
-                // Two lanes read this address already: a third changes nothing that the race check would see.
+            if before.iter().all(|&earlier| earlier != usize::MAX && request.addresses[earlier] == address) {
+                // Two lanes read this already: a third changes nothing that the race check would see.
                 staging[lane] = staging[before[1]];
                 missing.lanes |= (missing.lanes >> before[1] & 1) << lane;
                 continue;
@@ -57,6 +55,38 @@ impl Run<'_> {
             before = [before[1], lane];
         }
         Ok(())
+    }
+
+    /// Reads what is initialised, under no copy's way, and ordered at a glance; returns the lanes for which it takes more
+    /// than that, of which nothing is read.
+    #[inline(always)]
+    pub fn read_shared_quick<const B: usize>(
+        &mut self,
+        request: &Request,
+        offsets: &[u64; LANES],
+        staging: &mut Staging,
+    ) -> Mask {
+        let shared = &mut *self.shared;
+        if shared.shadow.shift != B.trailing_zeros() || request.strong {
+            return request.active;
+        }
+        let mut access = request.access(0, &self.memory.clock, self.clock, self.clock.since);
+        let (pending, written) = (shared.pending.as_slice(), shared.initialised.bytes());
+        let mut rest = 0;
+        for lane in lanes(request.active) {
+            let offset = offsets[lane] as usize;
+            access.thread = request.at.thread(lane as u32);
+            let here = shared.data.get(offset..).and_then(<[u8]>::first_chunk::<B>);
+            let arrived = pending.is_empty() || pending.get(offset..).and_then(<[u8]>::first_chunk) == Some(&[0; B]);
+            let known = written.is_none_or(|w| w.get(offset..).and_then(<[u8]>::first_chunk) == Some(&[1; B]));
+            match here {
+                Some(bytes) if arrived && known && shared.shadow.quick_read(offset >> B.trailing_zeros(), &access) => {
+                    staging[lane][..B].copy_from_slice(bytes);
+                }
+                _ => rest |= 1 << lane,
+            }
+        }
+        rest
     }
 
     /// One lane's part of a shared read. `staging[lane]` receives it.

@@ -47,6 +47,15 @@ impl Initialised {
         }
     }
 
+    /// The record itself, or nothing where all is written.
+    #[inline(always)]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Initialised::All => None,
+            Initialised::Some { written, .. } => Some(written),
+        }
+    }
+
     /// Whether some byte of a range was written.
     pub fn any(&self, offset: usize, bytes: usize) -> bool {
         match self {

@@ -200,6 +200,24 @@ impl Shadow {
         conflict
     }
 
+    /// The usual cases of a read of one granule, in a few instructions. Returns false, and notes nothing, where it takes
+    /// more to tell.
+    #[inline(always)]
+    pub fn quick_read(&mut self, granule: usize, access: &Access) -> bool {
+        let floor = access.floor;
+        let (Some(&write), Some(time)) = (self.write.time.get(granule), self.read.time.get_mut(granule)) else {
+            return false;
+        };
+        let Some(who) = self.read.who.get_mut(granule).filter(|_| write < floor) else { return false };
+        if *time < floor {
+            *time = access.launch.now;
+            *who = access.who(0);
+            return true;
+        }
+        // Several warps read it since the last barrier, and one more makes no difference.
+        *time >= access.block.since && *who & FLAGS == SEVERAL_WARPS
+    }
+
     /// The same for a whole warp whose lanes access `bytes` each, one after another from `offset`, with `access` that of
     /// lane 0. Returns false, and notes nothing, unless all of the range is untouched since the floor.
     #[inline(always)]
