@@ -264,7 +264,7 @@ impl Mma {
         }
     }
 
-    /// D[i][j] is initialised if row i of A, column j of B and C[i][j] are.
+    /// `D[i][j]` is initialised if row i of A, column j of B and `C[i][j]` are.
     pub fn initialised(&self, initialised: &dyn Fn(Class, Reg) -> Mask) -> Vec<(Class, Reg, Mask)> {
         let (a_count, b_count, c_count) = self.form.registers();
         let (class, ..) = self.form.types();
