@@ -312,9 +312,3 @@ pub struct ParamSlot {
     pub bytes: u32,
     pub align: u32,
 }
-
-/// A loaded module: kernels by name and where its variables lie.
-#[derive(Debug, Clone, Default)]
-pub struct ModuleImage {
-    pub kernels: Vec<Program>,
-}

@@ -7,6 +7,7 @@ pub mod cases;
 pub mod gpu;
 pub mod matmul_cases;
 pub mod nvcc;
+pub mod snippet;
 pub mod training_cases;
 
 /// Repeatable numbers (SplitMix64; Steele, Lea, Flood 2014).
