@@ -1,6 +1,5 @@
 //! How lanes, warps and blocks run together: divergence, waiting, barriers, calls, address spaces.
 
-#[allow(dead_code)] // a part of what the tests share
 mod support;
 
 use cuda_emulator::device::Options;

@@ -1,7 +1,6 @@
 //! What comes before what: barriers, fences, flags, `cp.async`; and which values count as initialised. Correct programs
 //! give no finding, and each test takes one ordering away and expects one.
 
-#[allow(dead_code)] // a part of what the tests share
 mod support;
 
 use cuda_emulator::fault::Code;
