@@ -1,7 +1,11 @@
 //! Packs the project's own guide and sources into the built-in corpus, so that training runs without any file.
 //!
 //! `OUT_DIR/corpus.rs` is one Rust expression: a slice of (path, text) pairs, sorted by path.
-//! `src/data/corpus.rs` includes it.
+//! `src/data/corpus.rs` includes it. With the feature `cuda`, `build/kernels.rs` compiles the kernels.
+
+#[cfg(feature = "cuda")]
+#[path = "build/kernels.rs"]
+mod kernels;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,8 +14,16 @@ use std::{env, fs, io};
 /// Folders that the corpus takes files from, and which.
 const FOLDERS: [(&str, &[&str]); 3] = [("docs", &["md"]), ("src", &["rs"]), ("kernels", &["cu", "cuh"])];
 
-fn main() -> Result<(), String> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<(), String> {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     let mut files = Vec::new();
     // A path that does not exist would make every build run this again, so only what is there is watched.
     for root in ["README.md"].into_iter().chain(FOLDERS.map(|(folder, _)| folder)).map(Path::new) {
@@ -26,7 +38,10 @@ fn main() -> Result<(), String> {
         collect(Path::new(folder), endings, &mut files).map_err(|e| format!("{folder}: cannot be listed: {e}"))?;
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR: not set, expected cargo to set it")?);
-    fs::write(out.join("corpus.rs"), pack(&mut files)?).map_err(|e| format!("corpus.rs: cannot be written: {e}"))
+    fs::write(out.join("corpus.rs"), pack(&mut files)?).map_err(|e| format!("corpus.rs: cannot be written: {e}"))?;
+    #[cfg(feature = "cuda")]
+    kernels::compile(&files, &out)?;
+    Ok(())
 }
 
 /// Adds every file below `folder` with one of the `endings`. A folder that is not there has none.

@@ -61,6 +61,8 @@ pub mod data;
 pub mod dtype;
 pub mod formats;
 pub mod generate;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod gradcheck;
 pub mod nn;
 pub mod ops;

@@ -4,6 +4,8 @@ mod eval;
 mod generate;
 mod gradcheck;
 mod inspect;
+#[cfg(feature = "cuda")]
+mod kernels;
 mod main_job;
 mod memory;
 mod progress;
@@ -44,6 +46,9 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Check every operator's gradient against finite differences, in f64
     Gradcheck(gradcheck::GradcheckArgs),
+    /// What ptxas and the emulator say of every CUDA kernel
+    #[cfg(feature = "cuda")]
+    Kernels(kernels::KernelsArgs),
 }
 
 /// More threads than any machine has cores are a mistake.
@@ -92,6 +97,8 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Trace(args)) => trace::run(args, quiet),
         Some(Command::Inspect(args)) => inspect::run(args, quiet),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),
+        #[cfg(feature = "cuda")]
+        Some(Command::Kernels(args)) => kernels::run(args),
     }
 }
 

@@ -1,0 +1,100 @@
+//! Puts the emulator in the driver's place: a process uses either a card or the emulator.
+//!
+//! cudarc asks the loader for `libcuda.so`, then for `libcuda.so.1`. A library that is loaded by its path beforehand answers to
+//! its soname, `libcuda.so.1`. Where a real driver is installed with its link `libcuda.so`, only `LD_LIBRARY_PATH` decides,
+//! and the loader reads that when a process starts: then the program starts itself anew.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, bail};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
+use std::os::unix::process::CommandExt;
+
+/// The variable that names the library, where it does not lie beside the program.
+pub const VARIABLE: &str = "HANDGRAD_EMULATOR_LIBRARY";
+const LIBRARY: &str = "libcuda_emulator.so";
+
+static LOADED: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
+
+/// Loads the emulator, if it is not loaded yet, before cudarc looks for a driver.
+///
+/// Errors: the library is not there, with how to build it; or it cannot be loaded.
+pub fn load() -> Result<()> {
+    match LOADED.get_or_init(|| try_load().map_err(|error| format!("{error:#}"))) {
+        Ok(_) => Ok(()),
+        Err(message) => bail!("{message}"),
+    }
+}
+
+fn try_load() -> Result<Library> {
+    let path = find()?;
+    let folder = path.parent().unwrap_or(Path::new(".")).join("emulated");
+    let search = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let decided = env::split_paths(&search).next().is_some_and(|first| first == folder);
+    // SAFETY: loading a driver runs its initialisers only.
+    if !decided && unsafe { Library::open(Some("libcuda.so"), RTLD_NOW) }.is_ok() {
+        links(&path, &folder)?;
+        let paths = env::join_paths([folder].into_iter().chain(env::split_paths(&search)))?;
+        let program = env::current_exe().context("this program's path")?;
+        let error = Command::new(program).args(env::args_os().skip(1)).env("LD_LIBRARY_PATH", paths).exec();
+        bail!("starting anew with the emulator in front of the installed driver: {error}");
+    }
+    // SAFETY: the emulator's initialisers do nothing.
+    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.with_context(|| format!("{}", path.display()))
+}
+
+/// The library that `VARIABLE` names, or the one beside this program (`target/release`, or `deps` of a test).
+fn find() -> Result<PathBuf> {
+    if let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) {
+        if !path.is_file() {
+            bail!("{VARIABLE}: found no file {}, expected {LIBRARY}", path.display());
+        }
+        return Ok(path);
+    }
+    let program = env::current_exe().context("this program's path")?;
+    let folder = program.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let candidates = [folder.join(LIBRARY), folder.join("deps").join(LIBRARY)];
+    match candidates.into_iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!(
+            "emulator: found no {LIBRARY} in {}, expected one: run cargo build --release -p cuda-emulator, or set {VARIABLE}",
+            folder.display()
+        ),
+    }
+}
+
+/// Links to the library in `folder`, under the names by which programs look for a driver.
+fn links(library: &Path, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let link = folder.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == library) {
+            continue;
+        }
+        // Two processes may do this at once: the link is made under a name of its own and moved.
+        let fresh = folder.join(format!("{name}.{}", std::process::id()));
+        let _ = std::fs::remove_file(&fresh);
+        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", fresh.display()))?;
+        std::fs::rename(&fresh, &link).with_context(|| format!("{}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// What the emulator counted in this process so far, as JSON; none where the driver is not the emulator.
+pub fn report() -> Option<serde_json::Value> {
+    type Report = unsafe extern "C" fn(*mut u8, usize, *mut usize, u32) -> i32;
+    let library = LOADED.get()?.as_ref().ok()?;
+    // SAFETY: this is the signature that the emulator documents.
+    let report: Symbol<Report> = unsafe { library.get(b"cuEmulatorReport\0") }.ok()?;
+    let mut needed = 0;
+    // SAFETY: with no room nothing is written but the size.
+    unsafe { report(std::ptr::null_mut(), 0, &mut needed, 1) };
+    let mut text = vec![0u8; needed + 1];
+    // SAFETY: `text` has the room that is told.
+    unsafe { report(text.as_mut_ptr(), text.len(), &mut needed, 1) };
+    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+    serde_json::from_slice(&text[..end]).ok()
+}
