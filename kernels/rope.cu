@@ -1,0 +1,61 @@
+// RoPE: pairs of channels turned by an angle that grows with the position; and tokens copied into a cache.
+//
+//   y[2i]   = x[2i] cos φ − s x[2i+1] sin φ      s = 1 forward, −1 backward: the inverse of a rotation is its transpose
+//   y[2i+1] = s x[2i] sin φ + x[2i+1] cos φ      φ from the tables, for position start + t and pair i
+//
+// Shapes     x [B,T,H,D], y [B,slots,H,D] in T; token t goes to slot first + t: a cache, or slots = T and first = 0.
+//            cos, sin [positions, D/2] in f32. cache_write: x [B, run], cache [B, capacity], from element first on.
+// Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`: 16 lanes, pairs.
+//            cache_write: grid x and the threads along a sequence's vectors, grid y over the batch.
+// Shared     None.
+// Work       An element: 2 tensors moved, 3 FLOPs; the tables' rows are shared by the heads of a token.
+// Numerics   f32, one rounding at the end.
+// Not yet measured on a card.
+#include "rope.cuh"
+
+template <typename T, bool ALIGNED>
+__device__ __forceinline__ void rotate_heads(const T *__restrict__ x_gmem, const float *__restrict__ cos_gmem,
+                                             const float *__restrict__ sin_gmem, T *__restrict__ y_gmem, int rows,
+                                             int tokens, int heads, int dim, int start, int slots, int first,
+                                             float direction) {
+    using Access = HeadAccess<T, ALIGNED>;
+    unsigned row = blockIdx.x * (blockDim.x / Access::LANES) + threadIdx.x / Access::LANES;
+    if (row >= rows) return;
+    HeadPlace place(row, tokens, heads, slots, first);
+    long angles = (static_cast<long>(start) + place.token) * (dim / 2);
+    x_gmem += static_cast<long>(row) * dim, y_gmem += place.out_head * dim;
+    for (int at = threadIdx.x % Access::LANES * Access::VEC; at < dim; at += WARP) {
+        float x[Access::VEC];
+        Access::load(x, x_gmem + at);
+        Access::rotate(x, cos_gmem + angles, sin_gmem + angles, at, direction);
+        Access::store(y_gmem + at, x);
+    }
+}
+
+template <typename T, int VEC>
+__device__ __forceinline__ void copy_tokens(const T *__restrict__ x_gmem, T *__restrict__ cache_gmem, int batch,
+                                            long run, long capacity, long first) {
+    long at = (static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x) * VEC;
+    if (at >= run) return;
+    for (long b = blockIdx.y; b < batch; b += gridDim.y) {
+        float x[VEC];
+        load_vector<VEC>(x, x_gmem + b * run + at);
+        store_vector(cache_gmem + b * capacity + first + at, x);
+    }
+}
+
+#define ROPE(T, ALIGNED, VARIANT) \
+    extern "C" __global__ void __launch_bounds__(256) \
+        rope_##VARIANT(const T *x, const float *cos, const float *sin, T *y, int rows, int tokens, int heads, int dim, \
+                       int start, int slots, int first, float direction) { \
+        rotate_heads<T, ALIGNED>(x, cos, sin, y, rows, tokens, heads, dim, start, slots, first, direction); \
+    } \
+    extern "C" __global__ void __launch_bounds__(256) \
+        cache_write_##VARIANT(const T *x, T *cache, int batch, long run, long capacity, long first) { \
+        copy_tokens<T, ALIGNED ? MOST<T> : 1>(x, cache, batch, run, capacity, first); \
+    }
+
+ROPE(float, true, f32)
+ROPE(float, false, f32_unaligned)
+ROPE(bf16, true, bf16)
+ROPE(bf16, false, bf16_unaligned)
