@@ -1,0 +1,160 @@
+// Cross-entropy of next-token prediction with its softmax, and its gradient in place over the logits.
+//
+//   forward    loss[n] = ln Σᵥ exp(x[n,v] − mₙ) + (mₙ − x[n, target n])         mₙ = maxᵥ x[n,v]
+//   backward   x[n,v] ← scale (p[n,v] − [v = target n]),                        p[n,v] = exp(x[n,v] − mₙ) / Σ
+//   mean       L = Σₙ loss[n] / N,      scale = d_L / N                         N = targets ≠ ignore_index
+//
+// Shapes: x [rows,V], a chunk of the logits or all of them; targets [rows] i32; loss [rows] f32; scale [1] f32;
+//   tally [3] u32: N, the first row whose target is neither ignore_index nor in 0..V (else 2³² − 1), and that target;
+//   d_L [1] f32, null for 1. Ignored rows have loss 0 and gradient 0; with N = 0, L = 0 and scale = 0; a bad target
+//   gives NaN.
+// Threads: a block a row, on grid x. A row starts at any element: what precedes the first multiple of 16 bytes goes one
+//   by one, then each thread takes 16 bytes, blockDim.x · 16 bytes apart, then the rest goes one by one. The tally and
+//   the mean: one block of 1024 threads.
+// Shared memory: a number for each warp.
+// Moves, with the gradient, 2 reads and a write of each logit, the second read from L2 as a row is far smaller; some 30
+//   FLOPs a logit: bound by memory.
+// Numerics: f32. Each thread keeps a maximum and a sum relative to it, merged over lanes, then warps. Targets are
+//   counted as integers. NaN and +∞ among the logits make loss and gradient of the row NaN.
+// Not yet measured on a card.
+#include "common.cuh"
+
+namespace {
+
+constexpr int MOST_THREADS = 512, ONE_BLOCK = 1024;
+constexpr unsigned NONE = 0xffffffffu;
+
+struct RunningSum {
+    float max, sum;  // Σ exp(x − max)
+};
+
+// −∞ as the largest value so far stands for "nothing yet": differences from it would be NaN.
+__device__ __forceinline__ float shift_of(float max) { return max == -INFINITY ? 0.0f : max; }
+
+template <int N>
+__device__ __forceinline__ void include(RunningSum &running, const float (&x)[N]) {
+    float max = running.max;
+#pragma unroll
+    for (int j = 0; j < N; j++) max = max_or_nan(max, x[j]);
+    float shift = shift_of(max), sum = running.sum * expf(running.max - shift);
+#pragma unroll
+    for (int j = 0; j < N; j++) sum += expf(x[j] - shift);
+    running = {max, sum};
+}
+
+// Calls visit(part, first): all elements of the row once, each always by the same thread, N = 1 or MOST at a time.
+template <typename T, typename Visit>
+__device__ __forceinline__ void for_each_part(const T *row_gmem, int vocab, Visit visit) {
+    int past = static_cast<int>(reinterpret_cast<uintptr_t>(row_gmem) % 16 / sizeof(T));
+    int head = min((MOST<T> - past) % MOST<T>, vocab), vectors = (vocab - head) / MOST<T>;
+    int tail = head + vectors * MOST<T>, thread = threadIdx.x;
+    float one[1], most[MOST<T>];
+    if (thread < head) visit(one, thread);
+    for (int i = thread; i < vectors; i += blockDim.x) visit(most, head + i * MOST<T>);
+    if (thread < vocab - tail) visit(one, tail + thread);
+}
+
+template <bool GRADIENT, typename T>
+__device__ __forceinline__ void cross_entropy(const T *logits_gmem, T *d_logits_gmem, const int *targets_gmem,
+                                              float *loss_gmem, const float *scale_gmem, int vocab, int ignore_index) {
+    __shared__ float partial_smem[WARP];
+    long row = blockIdx.x, start = row * vocab;
+    const T *x_gmem = logits_gmem + start;
+    int target = targets_gmem[row];
+    if (target == ignore_index) {
+        if (threadIdx.x == 0) loss_gmem[row] = 0.0f;
+        if constexpr (GRADIENT) {
+            for_each_part(x_gmem, vocab, [&](auto &part, int first) {
+                for (float &x : part) x = 0.0f;
+                store_vector(d_logits_gmem + start + first, part);
+            });
+        }
+        return;
+    }
+    bool valid = 0 <= target && target < vocab;
+    float target_logit = valid ? to_float(x_gmem[target]) : NAN;
+
+    RunningSum own = {-INFINITY, 0.0f};
+    for_each_part(x_gmem, vocab, [&](auto &part, int first) {
+        load_vector(part, x_gmem + first);
+        include(own, part);
+    });
+    float max = block_max(own.max, partial_smem);
+    float sum = block_sum(own.sum * expf(own.max - shift_of(max)), partial_smem);
+    if (threadIdx.x == 0) loss_gmem[row] = logf(sum) + (max - target_logit);
+
+    if constexpr (GRADIENT) {
+        float scale = valid ? *scale_gmem : NAN, inverse = 1.0f / sum;
+        for_each_part(x_gmem, vocab, [&](auto &part, int first) {
+            load_vector(part, x_gmem + first);
+            int j = 0;
+            for (float &x : part) {
+                float p = expf(x - max) * inverse;
+                x = scale * (first + j++ == target ? p - 1.0f : p);
+            }
+            store_vector(d_logits_gmem + start + first, part);
+        });
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void __launch_bounds__(MOST_THREADS)
+    cross_entropy_forward_f32(const float *logits, const int *targets, float *loss, int vocab, int ignore_index) {
+    cross_entropy<false, float>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
+}
+__global__ void __launch_bounds__(MOST_THREADS)
+    cross_entropy_forward_bf16(const bf16 *logits, const int *targets, float *loss, int vocab, int ignore_index) {
+    cross_entropy<false, bf16>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
+}
+__global__ void __launch_bounds__(MOST_THREADS)
+    cross_entropy_gradient_f32(float *logits, const int *targets, float *loss, const float *scale, int vocab,
+                               int ignore_index) {
+    cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
+}
+__global__ void __launch_bounds__(MOST_THREADS)
+    cross_entropy_gradient_bf16(bf16 *logits, const int *targets, float *loss, const float *scale, int vocab,
+                                int ignore_index) {
+    cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
+}
+
+// tally = {N, first bad row, its target}, scale = d_L / N. One block.
+__global__ void __launch_bounds__(ONE_BLOCK)
+    cross_entropy_count(const int *targets, const float *d_loss, unsigned *tally, float *scale, long rows, int vocab,
+                        int ignore_index) {
+    __shared__ unsigned counted_smem[WARP], bad_smem[WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    unsigned counted = 0, bad = NONE;
+    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK) {
+        int target = targets[row];
+        if (target == ignore_index) continue;
+        counted++;
+        if (target < 0 || target >= vocab) bad = min(bad, static_cast<unsigned>(row));
+    }
+    counted = __reduce_add_sync(ALL_LANES, counted);
+    bad = __reduce_min_sync(ALL_LANES, bad);
+    if (lane == 0) counted_smem[warp] = counted, bad_smem[warp] = bad;
+    __syncthreads();  // every warp's numbers are there
+    if (warp > 0) return;
+    counted = __reduce_add_sync(ALL_LANES, counted_smem[lane]);
+    bad = __reduce_min_sync(ALL_LANES, bad_smem[lane]);
+    if (lane > 0) return;
+    tally[0] = counted;
+    tally[1] = bad;
+    tally[2] = bad == NONE ? 0 : targets[bad];
+    *scale = counted == 0 ? 0.0f : (d_loss == nullptr ? 1.0f : *d_loss) / counted;
+}
+
+// mean = Σ loss / N. One block.
+__global__ void __launch_bounds__(ONE_BLOCK)
+    cross_entropy_mean(const float *loss, const unsigned *tally, float *mean, long rows) {
+    __shared__ float partial_smem[WARP];
+    float sum = 0.0f;
+    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK) sum += loss[row];
+    sum = block_sum(sum, partial_smem);
+    if (threadIdx.x == 0) *mean = sum / max(tally[0], 1u);
+}
+
+}  // extern "C"

@@ -1,0 +1,48 @@
+// Kernels without neighbours: element i of the output depends on element i of the inputs alone.
+//
+// A thread owns N neighbours, moved by one access of each operand; the thread at the end takes what is left one by one.
+// Outputs may be inputs, too: a thread reads its elements before it writes them.
+#pragma once
+#include "common.cuh"
+
+constexpr int ELEMENTWISE_THREADS = 256;
+
+// The first element of this thread.
+template <int N>
+__device__ __forceinline__ long first_element() {
+    return (blockIdx.x * static_cast<long>(ELEMENTWISE_THREADS) + threadIdx.x) * N;
+}
+
+// y[i] = F::of(a[i])
+template <typename F, int N, typename T, typename Out>
+__device__ __forceinline__ void map(const T *a_gmem, Out *y_gmem, long n) {
+    long i = first_element<N>();
+    if (i + N <= n) {
+        float a[N], y[N];
+        load_vector(a, a_gmem + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) y[j] = F::of(a[j]);
+        store_vector(y_gmem + i, y);
+    } else {
+        for (; i < n; i++) y_gmem[i] = from_float<Out>(F::of(to_float(a_gmem[i])));
+    }
+}
+
+// y[i] = F::of(a[i], b[i])
+template <typename F, int N, typename T>
+__device__ __forceinline__ void zip(const T *a_gmem, const T *b_gmem, T *y_gmem, long n) {
+    long i = first_element<N>();
+    if (i + N <= n) {
+        float a[N], b[N], y[N];
+        load_vector(a, a_gmem + i);
+        load_vector(b, b_gmem + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) y[j] = F::of(a[j], b[j]);
+        store_vector(y_gmem + i, y);
+    } else {
+        for (; i < n; i++) y_gmem[i] = from_float<T>(F::of(to_float(a_gmem[i]), to_float(b_gmem[i])));
+    }
+}
+
+// σ(x) = 1 / (1 + e⁻ˣ); e⁻ˣ = ∞ gives 0.
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
