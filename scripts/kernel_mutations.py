@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Deletes or weakens every barrier and every cp.async wait of the production kernels, one at a time, and looks whether the
+emulator or a property test notices.
+
+    scripts/kernel_mutations.py [FILE…]        such as matmul attention_forward; without one, every kernels/*.cu and *.cuh
+
+A barrier (`__syncthreads`, `__syncwarp`) is deleted. A wait (`copy_async_wait<N>`) is deleted, and is weakened to let one more
+group be under way. The changed file is compiled to PTX, which the tests load in place of the built-in one (HANDGRAD_KERNELS).
+A change counts as caught if the file's tests fail, or do not end. Exit status 1 if one survives: then a barrier is
+redundant and goes, or a test is missing.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ROOT / "kernels"
+BARRIER = re.compile(r"__sync(threads|warp)\([^()]*\);")
+WAIT = re.compile(r"ptx::copy_async_wait<(.*?)>\(\);")
+TIMEOUT = 900  # seconds
+
+
+def find_nvcc():
+    found = subprocess.run([ROOT / "scripts/setup_nvcc.sh"], check=True, capture_output=True, text=True)
+    return found.stdout.split()[-1]
+
+
+def test_binary():
+    command = ["cargo", "test", "--features", "cuda", "--test", "kernels", "--no-run", "--message-format", "json"]
+    built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    messages = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
+    executables = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "kernels"]
+    return executables[-1]
+
+
+def without_comments(line):
+    return line.split("//")[0]
+
+
+def sites(path):
+    """(line number, what, changed text of the file) for each change."""
+    lines = path.read_text().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        code = without_comments(line)
+        for pattern in (BARRIER, WAIT):
+            for match in pattern.finditer(code):
+                changes = [("deleted " + match.group(), ";")]
+                if pattern is WAIT:
+                    changes.append((f"weakened {match.group()}", f"ptx::copy_async_wait<({match.group(1)}) + 1>();"))
+                for what, replacement in changes:
+                    changed = line[: match.start()] + replacement + line[match.end() :]
+                    yield number + 1, what, "".join(lines[:number] + [changed] + lines[number + 1 :])
+
+
+def includes(path):
+    """The names of the headers that a file includes, directly or not."""
+    found = set()
+    for header in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M):
+        found |= {header} | includes(KERNELS / header)
+    return found
+
+
+def affected(path):
+    """The stems of the kernels that a change to the file touches."""
+    if path.suffix == ".cu":
+        return [path.stem]
+    return sorted(cu.stem for cu in KERNELS.glob("*.cu") if path.name in includes(cu))
+
+
+def run_tests(binary, stems, folder):
+    """Whether the tests pass with the PTX in the folder. The modules of the tests have the names of the kernels' files."""
+    modules = [f"{stem}::" for stem in stems] + [f"{stem.removesuffix('_f32')}::" for stem in stems]
+    environment = dict(os.environ, HANDGRAD_KERNELS=str(folder), HANDGRAD_EMULATOR_QUIET="1", RUST_BACKTRACE="0")
+    try:
+        return subprocess.run([binary, *sorted(set(modules))], env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def compile_ptx(nvcc, sources, stem, folder):
+    command = [nvcc, "-ptx", "-arch=compute_80", "-std=c++17", "-O3", "-lineinfo", f"-I{sources}"]
+    command += [str(sources / f"{stem}.cu"), "-o", str(folder / f"{stem}.ptx")]
+    compiled = subprocess.run(command, capture_output=True, text=True)
+    if compiled.returncode != 0:
+        sys.exit(f"{stem}: does not compile:\n{compiled.stderr}")
+
+
+def attempt(nvcc, binary, path, text):
+    """None if the tests noticed, or what they said."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sources, folder = Path(scratch) / "kernels", Path(scratch) / "ptx"
+        sources.mkdir(), folder.mkdir()
+        for file in KERNELS.glob("*.cu*"):
+            (sources / file.name).write_text(text if file == path else file.read_text())
+        stems = affected(path)
+        for stem in stems:
+            compile_ptx(nvcc, sources, stem, folder)
+        result = run_tests(binary, stems, folder)
+        if result is None:
+            return "caught"
+        if re.search(r"\b0 passed; 0 failed", result.stdout):
+            sys.exit(f"{path.name}: no test has the name of {', '.join(stems)}")
+        return "survived" if result.returncode == 0 else "caught"
+
+
+def main():
+    wanted = sys.argv[1:]
+    files = sorted(KERNELS.glob("*.cu")) + sorted(KERNELS.glob("*.cuh"))
+    unknown = set(wanted) - {file.stem for file in files}
+    if unknown:
+        sys.exit(f"found {', '.join(sorted(unknown))}, expected stems of files in kernels/")
+    files = [file for file in files if (not wanted or file.stem in wanted) and list(sites(file))]
+    nvcc, binary = find_nvcc(), test_binary()
+    for file in files:
+        if attempt(nvcc, binary, file, file.read_text()) != "survived":
+            sys.exit(f"{file.name}: its tests fail without any change")
+    work = [(file, *site) for file in files for site in sites(file)]
+    survivors = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = pool.map(lambda job: attempt(nvcc, binary, job[0], job[3]), work)
+        for (file, line, what, _), outcome in zip(work, outcomes):
+            survivors += outcome == "survived"
+            print(f"{outcome:8} {file.name}:{line}: {what}", flush=True)
+    print(f"{len(work) - survivors} of {len(work)} changes caught")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
