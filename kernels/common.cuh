@@ -42,7 +42,23 @@ __device__ __forceinline__ void store_vector(T *gmem, const float (&from)[N]) {
     Vector<T, N> vector;
 #pragma unroll
     for (int i = 0; i < N; i++) vector.values[i] = from_float<T>(from[i]);
-    *reinterpret_cast<Vector<T, N> *>(gmem) = vector;
+    if constexpr (sizeof(vector) % 16 == 0) {
+        // Word by word: the compiler may take the copy of a struct apart into its elements.
+#pragma unroll
+        for (int i = 0; i < sizeof(vector) / 16; i++)
+            __stwb(reinterpret_cast<uint4 *>(gmem) + i, reinterpret_cast<const uint4 *>(&vector)[i]);
+    } else {
+        *reinterpret_cast<Vector<T, N> *>(gmem) = vector;
+    }
+}
+
+// The same into shared memory.
+template <int N, typename T>
+__device__ __forceinline__ void store_vector_shared(T *smem, const float (&from)[N]) {
+    Vector<T, N> vector;
+#pragma unroll
+    for (int i = 0; i < N; i++) vector.values[i] = from_float<T>(from[i]);
+    *reinterpret_cast<Vector<T, N> *>(smem) = vector;
 }
 
 // Butterflies: every lane gets the same bits.

@@ -23,7 +23,7 @@ namespace {
 constexpr int TILE_N = 128, TILE_K = 32, STAGES = 3, THREADS = 256, CHUNK = 8;
 constexpr int WARP_N = 32;
 
-// With 8 words of padding, four rows start in different quarters of the banks. It stands in front of a row: nvcc cuts the
+// With 8 words of padding, four rows start in different quarters of the banks. It stands in front of a row: nvcc cuts a
 // two-word store at offset 0 of an array in two.
 constexpr int SLAB_PAD = 8, SLAB_PITCH = SLAB_PAD + WARP_N;
 
@@ -47,7 +47,7 @@ struct Operand {
         return tile_smem + (row * CHUNKS + (chunk ^ (CHUNKS == 4 ? row / 2 % 4 : row % 8))) * 16;
     }
 
-    // Starts to fill a tile with what lies there, and with zeros beyond the matrix; the next call takes the next along K.
+    // Starts to fill a tile, with zeros beyond the matrix; the next call takes the tile that follows along K.
     __device__ __forceinline__ void load(char *tile_smem) {
         if (ALIGNED || rows_are_aligned())
             load_chunks(tile_smem);
@@ -155,7 +155,8 @@ __device__ __forceinline__ void store(Sums<WARP_M> &sums, float *slab_smem, C *c
 #pragma unroll
             for (int j = 0; j < WARP_N / 8; j++) {
                 float pair[2] = {sums[i][j][half * 2], sums[i][j][half * 2 + 1]};
-                store_vector(slab_smem + (half * 8 + lane / 4) * SLAB_PITCH + SLAB_PAD + j * 8 + lane % 4 * 2, pair);
+                int row = half * 8 + lane / 4, column = j * 8 + lane % 4 * 2;
+                store_vector_shared(slab_smem + row * SLAB_PITCH + SLAB_PAD + column, pair);
             }
         __syncwarp();  // the slab is complete
         if (fours)

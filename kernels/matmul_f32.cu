@@ -22,7 +22,7 @@ constexpr int TILE = 128, TILE_K = 8, THREADS = 256, PITCH = TILE + 4;
 using Tile = float[TILE_K][PITCH];
 
 // One operand as a block sees it: rows × length in global memory. Of each tile a thread moves four elements: neighbours
-// in a row, or, where they cannot be loaded at once, elements THREADS apart, so that neighbours go to neighbouring lanes.
+// in a row or, where those can't be loaded at once, every so many rows one, so that neighbouring lanes take neighbours.
 template <bool K_INNER, bool ALIGNED>
 struct Operand {
     static constexpr int LENGTH = K_INNER ? TILE_K : TILE, COUNT = TILE * TILE_K / THREADS;
@@ -61,7 +61,7 @@ struct Operand {
 
     __device__ __forceinline__ void put(Tile &smem) const {
         if (ALIGNED && !K_INNER) {
-            store_vector(&smem[tile_row(0)][tile_column(0)], regs);
+            store_vector_shared(&smem[tile_row(0)][tile_column(0)], regs);
         } else {
 #pragma unroll
             for (int i = 0; i < COUNT; i++)

@@ -4,13 +4,16 @@
 //   y[2i+1] = s x[2i] sin φ + x[2i+1] cos φ      φ from the tables, for position start + t and pair i
 //
 // Shapes     x [B,T,H,D], y [B,slots,H,D] in T; token t goes to slot first + t: a cache, or slots = T and first = 0.
-//            cos, sin [positions, D/2] in f32. cache_write: x [B, run], cache [B, capacity], from element first on.
+//            cos, sin [positions, D/2] in f32. cache_write: x [B, run], cache [B, capacity] from `first` on, in words
+//            of 16 bytes (`_unaligned`: elements).
 // Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`: 16 lanes, pairs.
-//            cache_write: grid x and the threads along a sequence's vectors, grid y over the batch.
+//            cache_write: grid x and the threads along a sequence's words, grid y over the batch.
 // Shared     None.
 // Work       An element: 2 tensors moved, 3 FLOPs; the tables' rows are shared by the heads of a token.
 // Numerics   f32, one rounding at the end.
 // Not yet measured on a card.
+#include <type_traits>
+
 #include "rope.cuh"
 
 template <typename T, bool ALIGNED>
@@ -32,16 +35,14 @@ __device__ __forceinline__ void rotate_heads(const T *__restrict__ x_gmem, const
     }
 }
 
-template <typename T, int VEC>
-__device__ __forceinline__ void copy_tokens(const T *__restrict__ x_gmem, T *__restrict__ cache_gmem, int batch,
+// `run`, `capacity` and `first` count words.
+template <typename Word>
+__device__ __forceinline__ void copy_tokens(const Word *__restrict__ x_gmem, Word *__restrict__ cache_gmem, int batch,
                                             long run, long capacity, long first) {
-    long at = (static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x) * VEC;
+    long at = static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (at >= run) return;
-    for (long b = blockIdx.y; b < batch; b += gridDim.y) {
-        float x[VEC];
-        load_vector<VEC>(x, x_gmem + b * run + at);
-        store_vector(cache_gmem + b * capacity + first + at, x);
-    }
+    for (long b = blockIdx.y; b < batch; b += gridDim.y)
+        cache_gmem[b * capacity + first + at] = x_gmem[b * run + at];
 }
 
 #define ROPE(T, ALIGNED, VARIANT) \
@@ -52,7 +53,8 @@ __device__ __forceinline__ void copy_tokens(const T *__restrict__ x_gmem, T *__r
     } \
     extern "C" __global__ void __launch_bounds__(256) \
         cache_write_##VARIANT(const T *x, T *cache, int batch, long run, long capacity, long first) { \
-        copy_tokens<T, ALIGNED ? MOST<T> : 1>(x, cache, batch, run, capacity, first); \
+        using Word = std::conditional_t<ALIGNED, uint4, T>; \
+        copy_tokens(reinterpret_cast<const Word *>(x), reinterpret_cast<Word *>(cache), batch, run, capacity, first); \
     }
 
 ROPE(float, true, f32)

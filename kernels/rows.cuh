@@ -56,9 +56,7 @@ struct ColumnSums {
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             long at = column(team, i);
-#pragma unroll
-            for (int j = 0; j < VEC; j++)
-                if (last && at < cols) partial_gmem[at + j] = sums[i][j];
+            if (last && at < cols) store_vector(partial_gmem + at, sums[i]);
         }
     }
 

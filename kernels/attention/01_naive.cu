@@ -1,8 +1,8 @@
 // Causal attention, rung 1: three kernels that write down every score.
 //
 // O[i] = Σ_j P[i,j] V[j],  P[i] = softmax over j ≤ i of Q[i]·K[j] / √D.
-// q, k, v, out [B,T,H,D], f32; scores [B,H,T,T], f32: of each row only j ≤ i is written and read. D = 64; any B, T,
-// H.
+// q, k, v, out [B,T,H,D], f32; scores [B,H,T,T], f32: of each row only j ≤ i is written and read. D = 64; any T, B·H
+// up to 65,535.
 // Threads, one for one element. Scores: a block of (32, 8) has 32 keys and 8 queries, blockIdx.z is the head of the
 // batch, b·H + h. Softmax: a thread for each row. Output: a block of (64, 4) has the 64 channels of 4 queries.
 // Shared memory: none.

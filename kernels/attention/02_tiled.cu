@@ -1,8 +1,8 @@
 // Causal attention, rung 2: tiles of Q, K, P and V pass through shared memory.
 //
 // O[i] = Σ_j P[i,j] V[j],  P[i] = softmax over j ≤ i of Q[i]·K[j] / √D.
-// q, k, v, out [B,T,H,D], f32; scores [B,H,T,T], f32: of each row only j ≤ i is written and read. D = 64; any B, T,
-// H.
+// q, k, v, out [B,T,H,D], f32; scores [B,H,T,T], f32: of each row only j ≤ i is written and read. D = 64; any T, B·H
+// up to 65,535.
 // Threads: a block of (32, 32) has 32 queries y and, for the scores, 32 keys x, for the output, channels x and x +
 // 32. blockIdx.z is the head of the batch, b·H + h. Softmax: a warp for each row.
 // Shared memory. Scores: q_smem [32][64], k_smem [32][64 + 1]; the lanes read one channel of 32 keys, which the

@@ -1,9 +1,8 @@
 // Causal attention, rung 3: one kernel and no scores in memory, as in FlashAttention.
 //
 // O[i] = Σ_j P[i,j] V[j],  P[i] = softmax over j ≤ i of Q[i]·K[j] / √D. Over tiles of keys, with m the maximum so
-// far, l = Σ exp(s_j − m) and o = Σ exp(s_j − m) V[j]: a tile that raises m to m' first scales l and o by exp(m −
-// m').
-// q, k, v, out [B,T,H,D], f32. D = 64; any B, T, H.
+// far, l = Σ exp(s_j − m), o = Σ exp(s_j − m) V[j]: a tile that raises m to m' first scales l and o by exp(m − m').
+// q, k, v, out [B,T,H,D], f32. D = 64; any T, B·H up to 65,535.
 // Threads: a block of (32, 32) has 32 queries, a warp each; lane x has key x of a tile, and channels x and x + 32 of
 // the output. blockIdx.z is the head of the batch, b·H + h.
 // Shared memory: q_smem [32][64], k_smem [32][64 + 1], v_smem [32][64]; the padding puts one channel of 32 keys into

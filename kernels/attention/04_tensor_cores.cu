@@ -1,7 +1,7 @@
 // Causal attention, rung 4: both products on the tensor cores, in bf16.
 //
 // O[i] = Σ_j P[i,j] V[j],  P[i] = softmax over j ≤ i of Q[i]·K[j] / √D, online as in rung 3.
-// q, k, v, out [B,T,H,D], bf16, pointers multiples of 16 bytes. D = 64; any B, T, H.
+// q, k, v, out [B,T,H,D], bf16, pointers multiples of 16 bytes. D = 64; any T, B·H up to 65,535.
 // Threads: 4 warps have 64 queries, 16 each. Of every 16×8 accumulator lane l holds rows l/4 and l/4 + 8, columns 2(l
 // mod 4) and the next; so a row is spread over 4 lanes. blockIdx.z is the head of the batch, b·H + h.
 // Shared memory: q_smem, k_smem, v_smem [64][64], row-major: the 8 rows that ldmatrix reads at once begin in the same

@@ -2,7 +2,7 @@
 // finds them without conflicts.
 //
 // O[i] = Σ_j P[i,j] V[j],  P[i] = softmax over j ≤ i of Q[i]·K[j] / √D, online as in rung 3.
-// q, k, v, out [B,T,H,D], bf16, pointers multiples of 16 bytes. D = 64; any B, T, H.
+// q, k, v, out [B,T,H,D], bf16, pointers multiples of 16 bytes. D = 64; any T, B·H up to 65,535.
 // Threads: as in rung 4, 4 warps have 64 queries, 16 each. blockIdx.z is the head of the batch, b·H + h.
 // Shared memory: tiles of [64 tokens][8 chunks], a chunk being 16 bytes, 8 channels: one of Q, two of K, two of V, 40
 // KiB. Swizzle: chunk c of row r lies at c ^ (r mod 8), so the 8 rows of an ldmatrix cover all 32 banks. Tokens

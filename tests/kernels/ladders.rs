@@ -1,26 +1,15 @@
-//! The teaching ladders, `kernels/matmul/` and `kernels/attention/`: every rung computes the same, and the emulator counts
-//! what each rung's file says that it changed.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The teaching ladders, `kernels/matmul/` and `kernels/attention/`: every rung computes the same.
 
 use crate::common::*;
 use half::bf16;
 use handgrad::gpu::kernels::ladder::{ATTENTION, AttentionRung, HEAD_DIM, MATMUL, MatmulRung, attention, matmul};
-use handgrad::gpu::{GpuFloat, Kernel, LaunchError, View};
+use handgrad::gpu::{GpuFloat, LaunchError, View};
 use handgrad::ops;
 use handgrad::ops::matmul::Layout;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
-
-/// One test at a time launches the ladders' kernels, so that what is counted between two reports is one launch's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn check_matmul<E: GpuFloat>(rung: &MatmulRung, [m, n, k]: [usize; 3], offsets: [usize; 3], rng: &mut ChaCha8Rng) {
-    let _alone = alone();
     let (gpu, name) = (gpu(), rung.kernel.name);
     let (a, b) = (normal::<E>(rng, m * k), normal::<E>(rng, k * n));
     let product = |a: &[E], b: &[E]| {
@@ -97,7 +86,6 @@ fn naive_attention<E: GpuFloat>([q, k, v]: [Vec<f32>; 3], [batch, tokens, heads,
 }
 
 fn check_attention<E: GpuFloat>(rung: &AttentionRung, shape: [usize; 4], scale: f64, rng: &mut ChaCha8Rng) {
-    let _alone = alone();
     let (gpu, name, len) = (gpu(), rung.steps[0].kernel.name, shape.iter().product());
     let scaled: Vec<E> = to_f64(&normal::<E>(rng, len)).into_iter().map(|x| round(x * scale)).collect();
     let inputs = [scaled, normal::<E>(rng, len), normal::<E>(rng, len)];
@@ -164,7 +152,6 @@ fn empty_shapes() {
         matmul(gpu, rung, none.view(), none.view(), &mut c.view_mut(), [8, 8, 0]).unwrap();
         same_bits("an empty sum", &c.download(), &[round::<E>(0.0); 64]);
     }
-    let _alone = alone();
     for rung in &MATMUL {
         if rung.dtype == "f32" { run::<f32>(rung) } else { run::<bf16>(rung) }
     }
@@ -228,197 +215,4 @@ fn bad_attentions_are_refused() {
     }
     let error = run(2, 0, [1, 8, 1, 64]);
     assert!(matches!(error, LaunchError::Range { what: "type", .. }), "{error}");
-}
-
-/// What the emulator counted for some kernels, added up.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    launches: f64,
-    instructions: f64,
-    global_loads: f64,
-    copies: f64,
-    float32_flops: f64,
-    tensor_flops: f64,
-    sectors: f64,
-    sectors_ideal: f64,
-    bytes_touched: f64,
-    wavefronts: f64,
-    wavefronts_ideal: f64,
-    /// The least that a launch takes, of all kernels together.
-    microseconds: f64,
-}
-
-impl Counts {
-    fn of(report: &Value, kernels: &[&Kernel]) -> Counts {
-        let mut counts = Counts::default();
-        for entry in report["kernels"].as_array().unwrap() {
-            if !kernels.iter().any(|kernel| entry["kernel"] == kernel.name) {
-                continue;
-            }
-            let number = |path: &str| entry.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
-            counts.launches += number("/launches");
-            counts.instructions += number("/instructions/warp");
-            counts.global_loads += number("/instructions/by_class/global_load");
-            counts.copies += number("/instructions/by_class/copy_async");
-            counts.float32_flops += number("/flops/float32");
-            counts.tensor_flops += number("/flops/tensor_core");
-            counts.sectors += number("/global/sectors");
-            counts.sectors_ideal += number("/global/sectors_ideal");
-            counts.bytes_touched += number("/global/bytes_touched");
-            counts.wavefronts += number("/shared/wavefronts");
-            counts.wavefronts_ideal += number("/shared/wavefronts_ideal");
-            counts.microseconds += number("/roofline/microseconds");
-        }
-        counts
-    }
-
-    fn minus(self, before: Counts) -> Counts {
-        Counts {
-            launches: self.launches - before.launches,
-            instructions: self.instructions - before.instructions,
-            global_loads: self.global_loads - before.global_loads,
-            copies: self.copies - before.copies,
-            float32_flops: self.float32_flops - before.float32_flops,
-            tensor_flops: self.tensor_flops - before.tensor_flops,
-            sectors: self.sectors - before.sectors,
-            sectors_ideal: self.sectors_ideal - before.sectors_ideal,
-            bytes_touched: self.bytes_touched - before.bytes_touched,
-            wavefronts: self.wavefronts - before.wavefronts,
-            wavefronts_ideal: self.wavefronts_ideal - before.wavefronts_ideal,
-            microseconds: self.microseconds - before.microseconds,
-        }
-    }
-}
-
-/// The counts of one run, which launches each of the kernels once. Should a showcase of another test come between, again.
-fn counted(kernels: &[&Kernel], run: impl Fn()) -> Counts {
-    let _alone = alone();
-    let count = || Counts::of(&gpu().emulator_report().unwrap(), kernels);
-    for _ in 0..20 {
-        let before = count();
-        run();
-        let found = count().minus(before);
-        if found.launches == kernels.len() as f64 {
-            return found;
-        }
-    }
-    panic!("{kernels:?}: never launched alone");
-}
-
-fn count_matmul<E: GpuFloat>(rung: &MatmulRung, shape @ [m, n, k]: [usize; 3]) -> Counts {
-    let ones = |len| gpu().upload(&vec![round::<E>(1.0); len]).unwrap();
-    let (a, b, c) = (ones(m * k), ones(k * n), Mutex::new(ones(m * n)));
-    counted(&[&rung.kernel], || {
-        matmul(gpu(), rung, a.view(), b.view(), &mut c.lock().unwrap().view_mut(), shape).unwrap();
-    })
-}
-
-fn count_matmuls(shape: [usize; 3]) -> [Counts; 7] {
-    MATMUL.each_ref().map(|rung| match rung.dtype {
-        "f32" => count_matmul::<f32>(rung, shape),
-        _ => count_matmul::<bf16>(rung, shape),
-    })
-}
-
-fn count_attention<E: GpuFloat>(rung: &AttentionRung, shape: [usize; 4]) -> Counts {
-    let ones = || gpu().upload(&vec![round::<E>(1.0); shape.iter().product()]).unwrap();
-    let ([q, k, v], out) = ([ones(), ones(), ones()], Mutex::new(ones()));
-    let kernels: Vec<&Kernel> = rung.steps.iter().map(|step| &step.kernel).collect();
-    counted(&kernels, || {
-        attention(gpu(), rung, [q.view(), k.view(), v.view()], &mut out.lock().unwrap().view_mut(), shape).unwrap();
-    })
-}
-
-fn count_attentions(shape: [usize; 4]) -> [Counts; 5] {
-    ATTENTION.each_ref().map(|rung| match rung.dtype {
-        "f32" => count_attention::<f32>(rung, shape),
-        _ => count_attention::<bf16>(rung, shape),
-    })
-}
-
-#[test]
-fn each_product_counts_what_it_claims() {
-    if !gpu().is_emulated() {
-        return;
-    }
-    let [m, n, k] = [256, 256, 64];
-    let flops = (2 * m * n * k) as f64;
-    let [naive, coalesced, shared, registers, vectors, tensor, pipelined] = count_matmuls([m, n, k]);
-    for plain in [naive, coalesced, shared, registers, vectors] {
-        assert_eq!((plain.float32_flops, plain.tensor_flops), (flops, 0.0));
-    }
-    assert!(naive.sectors > 6.0 * coalesced.sectors, "{naive:?} {coalesced:?}");
-    assert!(naive.sectors_ideal < 0.2 * naive.sectors && coalesced.sectors_ideal == coalesced.sectors, "{naive:?}");
-    assert!(coalesced.sectors > 10.0 * shared.sectors, "{coalesced:?} {shared:?}");
-    assert!(shared.sectors > 2.0 * registers.sectors, "{shared:?} {registers:?}");
-    assert!(shared.wavefronts > 7.0 * registers.wavefronts, "{shared:?} {registers:?}");
-    assert!(shared.instructions > 2.0 * registers.instructions, "{shared:?} {registers:?}");
-    assert!(registers.instructions > 1.3 * vectors.instructions, "{registers:?} {vectors:?}");
-    assert!(vectors.sectors == registers.sectors && vectors.wavefronts <= registers.wavefronts, "{vectors:?}");
-    assert_eq!((tensor.tensor_flops, tensor.float32_flops), (flops, 0.0));
-    assert!(vectors.instructions > 4.0 * tensor.instructions, "{vectors:?} {tensor:?}");
-    assert!(tensor.wavefronts > 4.0 * tensor.wavefronts_ideal && tensor.copies == 0.0, "{tensor:?}");
-    assert_eq!((pipelined.tensor_flops, pipelined.sectors), (flops, tensor.sectors));
-    assert!(pipelined.wavefronts == pipelined.wavefronts_ideal, "{pipelined:?}");
-    assert!(pipelined.copies > 0.0 && pipelined.global_loads == 0.0, "{pipelined:?}");
-    for no_conflicts in [shared, registers, vectors] {
-        assert_eq!(no_conflicts.wavefronts, no_conflicts.wavefronts_ideal);
-    }
-}
-
-#[test]
-fn each_attention_counts_what_it_claims() {
-    if !gpu().is_emulated() {
-        return;
-    }
-    let (heads, tokens) = (2, 256);
-    let [naive, tiled, online, tensor, pipelined] = count_attentions([1, tokens, heads, HEAD_DIM]);
-    assert!(naive.sectors > 20.0 * tiled.sectors && naive.sectors_ideal < 0.4 * naive.sectors, "{naive:?} {tiled:?}");
-    assert!(tiled.sectors > 2.0 * online.sectors, "{tiled:?} {online:?}");
-    assert_eq!(online.bytes_touched, (4 * tokens * heads * HEAD_DIM * 4) as f64, "q, k, v and the output");
-    assert!(tiled.bytes_touched > 4.0 * online.bytes_touched, "{tiled:?} {online:?}");
-    assert!(online.instructions > 10.0 * tensor.instructions, "{online:?} {tensor:?}");
-    assert!(tensor.tensor_flops > 0.0 && tensor.wavefronts > 5.0 * tensor.wavefronts_ideal, "{tensor:?}");
-    assert_eq!((pipelined.tensor_flops, pipelined.sectors), (tensor.tensor_flops, tensor.sectors));
-    assert!(pipelined.wavefronts == pipelined.wavefronts_ideal, "{pipelined:?}");
-    assert!(pipelined.copies > 0.0 && pipelined.global_loads == 0.0, "{pipelined:?}");
-    for no_conflicts in [tiled, online] {
-        assert_eq!(no_conflicts.wavefronts, no_conflicts.wavefronts_ideal);
-    }
-}
-
-fn print_row(kernels: &[&Kernel], counts: &Counts, flops: f64) {
-    let report = gpu().emulator_report().unwrap();
-    let entries = report["kernels"].as_array().unwrap().iter();
-    let ours = entries.filter(|entry| kernels.iter().any(|kernel| entry["kernel"] == kernel.name));
-    let mut bounds: Vec<&str> = ours.filter_map(|entry| entry["roofline"]["bound"].as_str()).collect();
-    bounds.sort_unstable();
-    bounds.dedup();
-    let name = kernels[0].file.rsplit('/').next().unwrap_or_default();
-    let million = |x: f64| format!("{:.2}", x / 1e6);
-    println!(
-        "| `{name}` | {} | {:.0}% | {:.2} | {} | {} | {} | {:.1} | {} |",
-        million(counts.sectors),
-        100.0 * counts.sectors_ideal / counts.sectors,
-        flops / (32.0 * counts.sectors),
-        million(counts.wavefronts),
-        million(counts.wavefronts_ideal),
-        million(counts.instructions),
-        counts.microseconds,
-        bounds.join(", "),
-    );
-}
-
-#[test]
-#[ignore = "prints the tables of kernels/matmul/README.md and kernels/attention/README.md, in minutes"]
-fn tables() {
-    let (shape, attention_shape) = ([1024, 2048, 256], [2, 512, 8, HEAD_DIM]);
-    for (rung, counts) in MATMUL.iter().zip(count_matmuls(shape)) {
-        print_row(&[&rung.kernel], &counts, 2.0 * shape.iter().product::<usize>() as f64);
-    }
-    let pairs = 2 * 8 * 512 * 513 / 2;
-    for (rung, counts) in ATTENTION.iter().zip(count_attentions(attention_shape)) {
-        let kernels: Vec<&Kernel> = rung.steps.iter().map(|step| &step.kernel).collect();
-        print_row(&kernels, &counts, (4 * HEAD_DIM * pairs) as f64);
-    }
 }

@@ -1,7 +1,7 @@
 //! `kernels/layer_norm.cu`.
 
 use crate::common::*;
-use crate::rows::{Odd, Rows, rows};
+use crate::rows::{Odd, Rows, abs, plus, rows, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::layer_norm::{Backward, Forward, backward, forward};
 use handgrad::gpu::{GpuFloat, LaunchError, View};
@@ -36,31 +36,19 @@ fn statistics(x: &[f64], cols: usize) -> (Vec<f64>, Vec<f64>) {
     x.chunks(cols).map(of_row).unzip()
 }
 
-/// Eager: x − μ, its product with r, with the gain, and the sum with the bias, each rounded; the statistics in f32.
-fn naive_forward<E: GpuFloat>(x: &[f32], gain: &[f32], bias: &[f32]) -> Vec<f64> {
-    let cols = gain.len();
-    let row = |x: &[f32]| -> Vec<f64> {
-        let mean = x.iter().sum::<f32>() / cols as f32;
-        let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / cols as f32;
-        let rstd = 1.0 / (variance + EPS).sqrt();
-        let normalized = x.iter().map(|x| rounded::<E>(rounded::<E>(x - mean) * rstd));
-        let scaled = normalized.zip(gain).map(|(x_hat, gain)| rounded::<E>(x_hat * gain));
-        scaled.zip(bias).map(|(scaled, bias)| rounded::<E>(scaled + bias) as f64).collect()
-    };
-    x.chunks(cols).flat_map(row).collect()
-}
-
 fn check_forward<E: GpuFloat>((Rows { rows, cols, odd }, mean): (Rows, f64), rng: &mut ChaCha8Rng) {
     let x: Vec<E> = to_f64(&normal::<E>(rng, rows * cols)).iter().map(|x| round(x + mean)).collect();
     let (gain, bias) = (normal::<E>(rng, cols), normal::<E>(rng, cols));
     let inputs = [tensor(&x, &[rows, cols]), tensor(&gain, &[cols]), tensor(&bias, &[cols])];
     let expected = reference(&inputs, &[], |tape, v| Ok(vec![ops::layer_norm(tape, &v[0], &v[1], &v[2], EPS as f64)?]));
     let found = run_forward(&x, &gain, &bias, rows, odd);
-    let naive = naive_forward::<E>(&to_f32(&x), &to_f32(&gain), &to_f32(&bias));
-    within_budget("y", &found.0, &expected.outputs[0], &naive, 2.0);
     let (mean, rstd) = statistics(&to_f64(&x), cols);
-    // A row of one column has mean x and no variance at all.
-    within("mean", &to_f64(&found.1), &mean, |i| 1e-6 * (1.0 + mean[i].abs()));
+    let (x_abs, gain_abs, bias_abs) = (abs(&x), abs(&gain), abs(&bias));
+    let normalized = |i: usize| rstd[i / cols] * (x_abs[i] + mean[i / cols].abs());
+    let term = |i: usize| normalized(i) * gain_abs[i % cols] + bias_abs[i % cols];
+    within_rounding("y", &found.0, &expected.outputs[0], &(0..x.len()).map(term).collect::<Vec<f64>>());
+    let mean_terms: Vec<f64> = abs(&x).chunks(cols).map(|x| x.iter().sum::<f64>() / cols as f64).collect();
+    within_rounding("mean", &found.1, &mean, &mean_terms);
     within("rstd", &to_f64(&found.2), &rstd, |i| 1e-5 * rstd[i]);
     let again = run_forward(&x, &gain, &bias, rows, odd);
     same_bits("y", &found.0, &again.0);
@@ -133,28 +121,24 @@ impl<E: GpuFloat> Case<E> {
     }
 }
 
-/// Eager: x̂, w = g ∘ d_y, w − mean(w), x̂ mean(w ∘ x̂), their difference and its product with r, each rounded.
-fn naive_backward<E: GpuFloat>(case: &Case<E>) -> [Vec<f64>; 3] {
-    let (gain, cols) = (to_f32(&case.gain), case.gain.len());
-    let (x, d_y) = (to_f32(&case.x), to_f32(&case.d_y));
-    let (mut d_x, mut d_gain, mut d_bias) = (vec![], vec![0.0f32; cols], vec![0.0f32; cols]);
+/// Of d_x, d_gain and d_bias, the sums of the absolute values that are added up; x̂ itself has the terms r x and r μ.
+fn terms<E: GpuFloat>(case: &Case<E>) -> [Vec<f64>; 3] {
+    let (x, gain, d_y, cols) = (abs(&case.x), abs(&case.gain), abs(&case.d_y), case.gain.len());
+    let (mut d_x, mut d_gain, mut d_bias) = (vec![], vec![0.0; cols], vec![0.0; cols]);
     for (row, (&mean, &rstd)) in case.mean.iter().zip(&case.rstd).enumerate() {
         let at = |c: usize| row * cols + c;
-        let exact: Vec<f32> = (0..cols).map(|c| (x[at(c)] - mean) * rstd).collect();
-        let x_hat: Vec<f32> = exact.iter().map(|&x_hat| rounded::<E>(x_hat)).collect();
-        let w: Vec<f32> = (0..cols).map(|c| rounded::<E>(gain[c] * d_y[at(c)])).collect();
-        let mean_w = w.iter().sum::<f32>() / cols as f32;
-        let along = w.iter().zip(&x_hat).map(|(w, x_hat)| w * x_hat).sum::<f32>() / cols as f32;
+        let x_hat: Vec<f64> = (0..cols).map(|c| rstd as f64 * (x[at(c)] + mean.abs() as f64)).collect();
+        let w: Vec<f64> = (0..cols).map(|c| gain[c] * d_y[at(c)]).collect();
+        let mean_w = w.iter().sum::<f64>() / cols as f64;
+        let along = w.iter().zip(&x_hat).map(|(w, x_hat)| w * x_hat).sum::<f64>() / cols as f64;
+        d_x.extend((0..cols).map(|c| rstd as f64 * (w[c] + mean_w + x_hat[c] * along)));
         for c in 0..cols {
-            let across = rounded::<E>(rounded::<E>(w[c] - mean_w) - rounded::<E>(x_hat[c] * along));
-            d_x.push(rounded::<E>(rstd * across) as f64);
-            d_gain[c] += exact[c] * d_y[at(c)]; // in f32 for either type, as the kernel
+            d_gain[c] += x_hat[c] * d_y[at(c)];
             d_bias[c] += d_y[at(c)];
         }
     }
     let [gain_before, bias_before] = case.before();
-    let sum = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(b).map(|(a, b)| (a + b) as f64).collect();
-    [d_x, sum(d_gain, gain_before), sum(d_bias, bias_before)]
+    [d_x, plus(d_gain, Some(abs(&gain_before))), plus(d_bias, Some(abs(&bias_before)))]
 }
 
 fn check_backward<E: GpuFloat>((Rows { rows, cols, odd }, accumulate): (Rows, bool), rng: &mut ChaCha8Rng) {
@@ -171,16 +155,10 @@ fn check_backward<E: GpuFloat>((Rows { rows, cols, odd }, accumulate): (Rows, bo
     });
     let [d_x, d_gain, d_bias] = <[Vec<f64>; 3]>::try_from(expected.gradients).unwrap();
     let [gain_before, bias_before] = case.before();
-    let sum = |a: Vec<f64>, b: Vec<f32>| a.iter().zip(b).map(|(a, b)| a + b as f64).collect::<Vec<f64>>();
-
-    let (found, again, naive) = (case.run(odd), case.run(odd), naive_backward(&case));
-    if cols > 1 {
-        within_budget("d_x", &found.0, &d_x, &naive[0], 3.0);
-    } else {
-        assert!(to_f64(&found.0).iter().all(|d_x| d_x.abs() < 1e-3), "the only column of a row is its mean");
-    }
-    within_budget("d_gain", &found.1, &sum(d_gain, gain_before), &naive[1], 3.0);
-    within_budget("d_bias", &found.2, &sum(d_bias, bias_before), &naive[2], 3.0);
+    let (found, again, terms) = (case.run(odd), case.run(odd), terms(&case));
+    within_rounding("d_x", &found.0, &d_x, &terms[0]);
+    within_rounding("d_gain", &found.1, &plus(d_gain, Some(to_f64(&gain_before))), &terms[1]);
+    within_rounding("d_bias", &found.2, &plus(d_bias, Some(to_f64(&bias_before))), &terms[2]);
     same_bits("d_x", &found.0, &again.0);
     same_bits("d_gain", &found.1, &again.1);
     same_bits("d_bias", &found.2, &again.2);

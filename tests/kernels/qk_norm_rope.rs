@@ -1,8 +1,8 @@
 //! `kernels/qk_norm_rope.cu`.
 
 use crate::common::*;
-use crate::rope::{Angles, Case, cases, naive_rotate};
-use crate::rows::Odd;
+use crate::rope::{Angles, Case, cases, pair_terms};
+use crate::rows::{Odd, abs, plus, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::qk_norm_rope::{Backward, Forward, backward, forward, forward_cached};
 use handgrad::gpu::kernels::rope::{Heads, Table};
@@ -41,19 +41,6 @@ fn rstd_of(x: &[f64], head_dim: usize) -> Vec<f64> {
     x.chunks(head_dim).map(of_head).collect()
 }
 
-/// Eager: r·x, its product with the gain, then the rotation, each rounded; the statistics in f32.
-fn naive_forward<E: GpuFloat>(x: &[E], gain: &[E], case: &Case, angles: &Angles) -> Vec<f64> {
-    let (x, gain) = (to_f32(x), to_f32(gain));
-    let head = |x: &[f32]| -> Vec<f32> {
-        let mean_square = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        let rstd = 1.0 / (mean_square + EPS).sqrt();
-        x.iter().zip(&gain).map(|(x, g)| rounded::<E>(rounded::<E>(rstd * x) * g)).collect()
-    };
-    let mut n: Vec<f32> = x.chunks(case.shape.head_dim).flat_map(head).collect();
-    naive_rotate::<E>(&mut n, case, angles, 1.0);
-    n.iter().map(|&y| y as f64).collect()
-}
-
 fn check_forward<E: GpuFloat>(case: Case, rng: &mut ChaCha8Rng) {
     let (x, gain, angles) = (normal::<E>(rng, case.len()), normal::<E>(rng, case.shape.head_dim), case.table());
     let (table, start) = (angles.cpu.clone(), case.start);
@@ -61,9 +48,11 @@ fn check_forward<E: GpuFloat>(case: Case, rng: &mut ChaCha8Rng) {
     let expected =
         reference(&inputs, &[], |tape, v| Ok(vec![ops::qk_norm_rope(tape, &v[0], &v[1], EPS as f64, &table, start)?]));
     let (y, rstd) = run_forward(&x, &gain, &case, &angles);
-    within_budget("y", &y, &expected.outputs[0], &naive_forward(&x, &gain, &case, &angles), 2.0);
-    let expected = rstd_of(&to_f64(&x), case.shape.head_dim);
-    within("rstd", &to_f64(&rstd), &expected, |i| 1e-6 * expected[i]);
+    let (dim, expected_rstd) = (case.shape.head_dim, rstd_of(&to_f64(&x), case.shape.head_dim));
+    let (x_abs, gain_abs) = (abs(&x), abs(&gain));
+    let n: Vec<f64> = (0..x.len()).map(|i| expected_rstd[i / dim] * x_abs[i] * gain_abs[i % dim]).collect();
+    within_rounding("y", &y, &expected.outputs[0], &pair_terms(&n));
+    within_rounding("rstd", &rstd, &expected_rstd, &expected_rstd);
     let again = run_forward(&x, &gain, &case, &angles);
     same_bits("y", &y, &again.0);
     same_bits("rstd", &rstd, &again.1);
@@ -110,26 +99,18 @@ impl<E: GpuFloat> Operands<E> {
         (d_x.download(), d_gain.download())
     }
 
-    /// Eager: the rotation back, x̂ = r x, w = g ∘ d_n, w − x̂ mean(w ∘ x̂) and its product with r, each rounded.
-    fn naive(&self, case: &Case, angles: &Angles) -> (Vec<f64>, Vec<f64>) {
-        let (x, gain, dim) = (to_f32(&self.x), to_f32(&self.gain), case.shape.head_dim);
-        let (mut d_n, mut exact) = (to_f32(&self.d_y), to_f32(&self.d_y));
-        naive_rotate::<E>(&mut d_n, case, angles, -1.0);
-        naive_rotate::<f32>(&mut exact, case, angles, -1.0);
-        let (mut d_x, mut d_gain) = (vec![], vec![0.0f32; dim]);
-        for (row, &rstd) in self.rstd.iter().enumerate() {
+    /// Of d_x and d_gain, the sums of the absolute values that are added up.
+    fn terms(&self) -> (Vec<f64>, Vec<f64>) {
+        let (x, gain, d_n, dim) = (abs(&self.x), abs(&self.gain), pair_terms(&abs(&self.d_y)), self.gain.len());
+        let (mut d_x, mut d_gain) = (vec![], vec![0.0; dim]);
+        for (row, &rstd) in to_f64(&self.rstd).iter().enumerate() {
             let at = |c: usize| row * dim + c;
-            let x_hat: Vec<f32> = (0..dim).map(|c| rounded::<E>(rstd * x[at(c)])).collect();
-            let w: Vec<f32> = (0..dim).map(|c| rounded::<E>(gain[c] * d_n[at(c)])).collect();
-            let mean = w.iter().zip(&x_hat).map(|(w, x_hat)| w * x_hat).sum::<f32>() / dim as f32;
-            for c in 0..dim {
-                let across = rounded::<E>(w[c] - rounded::<E>(x_hat[c] * mean));
-                d_x.push(rounded::<E>(rstd * across) as f64);
-                d_gain[c] += rstd * x[at(c)] * exact[at(c)]; // in f32 for either type, as the kernel
-            }
+            let inner: f64 = (0..dim).map(|c| gain[c] * d_n[at(c)] * x[at(c)]).sum();
+            let along_x = rstd.powi(3) * inner / dim as f64;
+            d_x.extend((0..dim).map(|c| rstd * gain[c] * d_n[at(c)] + along_x * x[at(c)]));
+            (0..dim).for_each(|c| d_gain[c] += rstd * x[at(c)] * d_n[at(c)]);
         }
-        let before = self.before.clone().unwrap_or(vec![0.0; dim]);
-        (d_x, d_gain.iter().zip(before).map(|(d_gain, before)| (before + d_gain) as f64).collect())
+        (d_x, plus(d_gain, self.before.as_ref().map(|before| abs(before))))
     }
 }
 
@@ -145,14 +126,13 @@ fn check_backward<E: GpuFloat>((case, accumulate): (Case, bool), rng: &mut ChaCh
     let expected = reference(&inputs, &[tensor(&operands.d_y, &case.dims())], |tape, v| {
         Ok(vec![ops::qk_norm_rope(tape, &v[0], &v[1], EPS as f64, &table, start)?])
     });
-    let [d_x, mut d_gain] = <[Vec<f64>; 2]>::try_from(expected.gradients).unwrap();
-    let before = operands.before.clone().unwrap_or(vec![0.0; dim]);
-    d_gain.iter_mut().zip(before).for_each(|(sum, before)| *sum += before as f64);
+    let [d_x, d_gain] = <[Vec<f64>; 2]>::try_from(expected.gradients).unwrap();
+    let d_gain = plus(d_gain, operands.before.as_ref().map(|before| to_f64(before)));
 
     let (found, again) = (operands.run(&case, &angles), operands.run(&case, &angles));
-    let naive = operands.naive(&case, &angles);
-    within_budget("d_x", &found.0, &d_x, &naive.0, 3.0);
-    within_budget("d_gain", &found.1, &d_gain, &naive.1, 3.0);
+    let terms = operands.terms();
+    within_rounding("d_x", &found.0, &d_x, &terms.0);
+    within_rounding("d_gain", &found.1, &d_gain, &terms.1);
     same_bits("d_x", &found.0, &again.0);
     same_bits("d_gain", &found.1, &again.1);
 }

@@ -1,7 +1,7 @@
 //! `kernels/rms_norm.cu`.
 
 use crate::common::*;
-use crate::rows::{Odd, Rows, rows};
+use crate::rows::{Odd, Rows, abs, plus, rows, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::rms_norm::{Backward, Forward, Residual, backward, forward, forward_residual};
 use handgrad::gpu::{GpuFloat, LaunchError, View};
@@ -42,37 +42,22 @@ fn rstd_of(x: &[f64], cols: usize) -> Vec<f64> {
     x.chunks(cols).map(of_row).collect()
 }
 
-/// Eager: r·x and then the product with the gain, each rounded; the statistics in f32.
-fn naive_forward<E: GpuFloat>(x: &[f32], gain: &[f32]) -> Vec<f64> {
-    let row = |x: &[f32]| -> Vec<f64> {
-        let mean_square = x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32;
-        let rstd = 1.0 / (mean_square + EPS).sqrt();
-        x.iter().zip(gain).map(|(x, g)| rounded::<E>(rounded::<E>(rstd * x) * g) as f64).collect()
-    };
-    x.chunks(gain.len()).flat_map(row).collect()
-}
-
 fn check_forward<E: GpuFloat>(Rows { rows, cols, odd }: Rows, rng: &mut ChaCha8Rng) {
     let (x, residual, gain) = (normal::<E>(rng, rows * cols), normal::<E>(rng, rows * cols), normal::<E>(rng, cols));
-    let (shape, x32, gain32) = ([rows, cols], to_f32(&x), to_f32(&gain));
-    let tensors = [tensor(&x, &shape), tensor(&residual, &shape), tensor(&gain, &[cols])];
+    let check = |label: &str, h: &[E], found: &Found<E>| {
+        let inputs = [tensor(h, &[rows, cols]), tensor(&gain, &[cols])];
+        let y = reference(&inputs, &[], |tape, v| Ok(vec![ops::rms_norm(tape, &v[0], &v[1], EPS as f64)?]));
+        let terms: Vec<f64> = y.outputs[0].iter().map(|y| y.abs()).collect();
+        within_rounding(&format!("y {label}"), &found.y, &y.outputs[0], &terms);
+        let rstd = rstd_of(&to_f64(h), cols);
+        within_rounding(&format!("rstd {label}"), &found.rstd, &rstd, &rstd);
+    };
+    check("alone", &x, &run_forward(&x, None, &gain, rows, odd));
 
-    let expected = reference(&tensors, &[], |tape, v| Ok(vec![ops::rms_norm(tape, &v[0], &v[2], EPS as f64)?]));
-    let found = run_forward(&x, None, &gain, rows, odd);
-    within_budget("y", &found.y, &expected.outputs[0], &naive_forward::<E>(&x32, &gain32), 2.0);
-    let rstd = rstd_of(&to_f64(&x), cols);
-    within("rstd", &to_f64(&found.rstd), &rstd, |i| 1e-6 * rstd[i]);
-
-    let expected = reference(&tensors, &[], |tape, v| {
-        let (h, y) = ops::rms_norm_residual(tape, &v[0], &v[1], &v[2], EPS as f64)?;
-        Ok(vec![h, y])
-    });
     let found = run_forward(&x, Some(&residual), &gain, rows, odd);
-    let h: Vec<f32> = x32.iter().zip(to_f32(&residual)).map(|(x, residual)| rounded::<E>(x + residual)).collect();
-    assert_eq!(to_f32(&found.h), h, "h is the rounded sum");
-    within_budget("y of the sum", &found.y, &expected.outputs[1], &naive_forward::<E>(&h, &gain32), 2.0);
-    let rstd = rstd_of(&to_f64(&found.h), cols);
-    within("rstd of the sum", &to_f64(&found.rstd), &rstd, |i| 1e-6 * rstd[i]);
+    let sums = to_f32(&x).into_iter().zip(to_f32(&residual)).map(|(x, residual)| rounded::<E>(x + residual));
+    assert_eq!(to_f32(&found.h), sums.collect::<Vec<f32>>(), "h is the rounded sum");
+    check("of the sum", &found.h, &found);
 
     let again = run_forward(&x, Some(&residual), &gain, rows, odd);
     same_bits("h", &found.h, &again.h);
@@ -120,26 +105,18 @@ impl<E: GpuFloat> Case<E> {
     }
 }
 
-/// Eager: x̂ = r x, w = g ∘ d_y, w − x̂ mean(w ∘ x̂) and its product with r, each rounded.
-fn naive_backward<E: GpuFloat>(case: &Case<E>) -> (Vec<f64>, Vec<f64>) {
-    let (gain, cols) = (to_f32(&case.gain), case.gain.len());
-    let (x, d_y) = (to_f32(&case.x), to_f32(&case.d_y));
-    let d_h = case.d_h.as_ref().map(|d_h| to_f32(d_h));
-    let (mut d_x, mut d_gain) = (vec![], vec![0.0f32; cols]);
-    for (row, &rstd) in case.rstd.iter().enumerate() {
+/// Of d_x and d_gain, the sums of the absolute values that are added up.
+fn terms<E: GpuFloat>(case: &Case<E>) -> (Vec<f64>, Vec<f64>) {
+    let (x, gain, d_y, cols) = (abs(&case.x), abs(&case.gain), abs(&case.d_y), case.gain.len());
+    let (mut d_x, mut d_gain) = (vec![], vec![0.0; cols]);
+    for (row, &rstd) in to_f64(&case.rstd).iter().enumerate() {
         let at = |c: usize| row * cols + c;
-        let x_hat: Vec<f32> = (0..cols).map(|c| rounded::<E>(rstd * x[at(c)])).collect();
-        let w: Vec<f32> = (0..cols).map(|c| rounded::<E>(gain[c] * d_y[at(c)])).collect();
-        let mean = w.iter().zip(&x_hat).map(|(w, x_hat)| w * x_hat).sum::<f32>() / cols as f32;
-        for c in 0..cols {
-            let across = rounded::<E>(w[c] - rounded::<E>(x_hat[c] * mean));
-            let through_norm = rounded::<E>(rstd * across);
-            d_x.push(d_h.as_ref().map_or(through_norm, |d_h| rounded::<E>(through_norm + d_h[at(c)])) as f64);
-            d_gain[c] += rstd * x[at(c)] * d_y[at(c)]; // in f32 for either type, as the kernel
-        }
+        let inner: f64 = (0..cols).map(|c| gain[c] * d_y[at(c)] * x[at(c)]).sum();
+        let along_x = rstd.powi(3) * inner / cols as f64;
+        d_x.extend((0..cols).map(|c| rstd * gain[c] * d_y[at(c)] + along_x * x[at(c)]));
+        (0..cols).for_each(|c| d_gain[c] += rstd * x[at(c)] * d_y[at(c)]);
     }
-    let before = case.before.clone().unwrap_or(vec![0.0; cols]);
-    (d_x, d_gain.iter().zip(before).map(|(d_gain, before)| (before + d_gain) as f64).collect())
+    (plus(d_x, case.d_h.as_ref().map(|d_h| abs(d_h))), plus(d_gain, case.before.as_ref().map(|before| abs(before))))
 }
 
 fn check_backward<E: GpuFloat>((shape, residual, accumulate): (Rows, bool, bool), rng: &mut ChaCha8Rng) {
@@ -155,16 +132,13 @@ fn check_backward<E: GpuFloat>((shape, residual, accumulate): (Rows, bool, bool)
     let expected = reference(&inputs, &[tensor(&case.d_y, &shape)], |tape, v| {
         Ok(vec![ops::rms_norm(tape, &v[0], &v[1], EPS as f64)?])
     });
-    let [mut d_x, mut d_gain] = <[Vec<f64>; 2]>::try_from(expected.gradients).unwrap();
-    for (sum, added) in
-        [(&mut d_x, case.d_h.as_ref().map(|x| to_f64(x))), (&mut d_gain, case.before.as_ref().map(|x| to_f64(x)))]
-    {
-        sum.iter_mut().zip(added.unwrap_or_default()).for_each(|(sum, added)| *sum += added);
-    }
+    let [d_x, d_gain] = <[Vec<f64>; 2]>::try_from(expected.gradients).unwrap();
+    let d_x = plus(d_x, case.d_h.as_ref().map(|d_h| to_f64(d_h)));
+    let d_gain = plus(d_gain, case.before.as_ref().map(|before| to_f64(before)));
 
-    let (found, again, naive) = (case.run(odd), case.run(odd), naive_backward(&case));
-    within_budget("d_x", &found.0, &d_x, &naive.0, 3.0);
-    within_budget("d_gain", &found.1, &d_gain, &naive.1, 3.0);
+    let (found, again, terms) = (case.run(odd), case.run(odd), terms(&case));
+    within_rounding("d_x", &found.0, &d_x, &terms.0);
+    within_rounding("d_gain", &found.1, &d_gain, &terms.1);
     same_bits("d_x", &found.0, &again.0);
     same_bits("d_gain", &found.1, &again.1);
 }

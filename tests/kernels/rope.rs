@@ -1,7 +1,7 @@
 //! `kernels/rope.cu`.
 
 use crate::common::*;
-use crate::rows::{Odd, odd};
+use crate::rows::{Odd, abs, odd, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::rope::{Heads, Table, backward, cache_write, forward, forward_cached};
 use handgrad::gpu::{Buffer, GpuFloat, LaunchError, View};
@@ -101,26 +101,11 @@ impl Angles {
     pub fn table(&self) -> Table<'_> {
         Table { cos: self.buffer.range(self.cos.clone()), sin: self.buffer.range(self.sin.clone()) }
     }
-
-    /// cos and sin of a pair at a position.
-    pub fn at(&self, position: usize, pair: usize, head_dim: usize) -> (f32, f32) {
-        let angle = position as f64 * THETA.powf(-2.0 * pair as f64 / head_dim as f64);
-        (angle.cos() as f32, angle.sin() as f32)
-    }
 }
 
-/// Eager: both products of a component, then their sum, each rounded; in place, turned back where `direction` is −1.
-pub fn naive_rotate<E: GpuFloat>(x: &mut [f32], case: &Case, angles: &Angles, direction: f32) {
-    let Heads { tokens, heads, head_dim, .. } = case.shape;
-    for (row, head) in x.chunks_mut(head_dim).enumerate() {
-        let position = case.start + row / heads % tokens;
-        for (i, pair) in head.chunks_mut(2).enumerate() {
-            let (cos, sin) = angles.at(position, i, head_dim);
-            let (even, odd, sin) = (pair[0], pair[1], direction * sin);
-            pair[0] = rounded::<E>(rounded::<E>(even * cos) - rounded::<E>(odd * sin));
-            pair[1] = rounded::<E>(rounded::<E>(even * sin) + rounded::<E>(odd * cos));
-        }
-    }
+/// |x| of both channels of the pair: what a rotation adds up.
+pub fn pair_terms(x: &[f64]) -> Vec<f64> {
+    x.chunks(2).flat_map(|pair| [pair[0].abs() + pair[1].abs(); 2]).collect()
 }
 
 fn check<E: GpuFloat>(case: Case, rng: &mut ChaCha8Rng) {
@@ -130,11 +115,6 @@ fn check<E: GpuFloat>(case: Case, rng: &mut ChaCha8Rng) {
     let expected = reference(&[tensor(&x, &dims)], &[tensor(&d_y, &dims)], |tape, v| {
         Ok(vec![ops::rope(tape, &v[0], &table, start)?])
     });
-    let naive = |data: &[E], direction| {
-        let mut naive = to_f32(data);
-        naive_rotate::<E>(&mut naive, &case, &angles, direction);
-        naive.iter().map(|&x| x as f64).collect::<Vec<f64>>()
-    };
     let (x_in, d_y_in) = (Input::new(gpu, &x, odd.offset(0)), Input::new(gpu, &d_y, odd.offset(0)));
 
     let run = |into_cache: bool| {
@@ -150,13 +130,13 @@ fn check<E: GpuFloat>(case: Case, rng: &mut ChaCha8Rng) {
         (y.download(), filled)
     };
     let (y, _) = run(false);
-    within_budget("y", &y, &expected.outputs[0], &naive(&x, 1.0), 2.0);
+    within_rounding("y", &y, &expected.outputs[0], &pair_terms(&abs(&x)));
     let (cache, before) = run(true);
     same_bits("cache", &cache, &case.in_cache(&y, &before));
 
     let mut d_x = Guarded::<E>::at(gpu, case.len(), odd.offset(1));
     backward(gpu, d_y_in.view(), angles.table(), &mut d_x.view_mut(), shape, start).unwrap();
-    within_budget("d_x", &d_x.download(), &expected.gradients[0], &naive(&d_y, -1.0), 3.0);
+    within_rounding("d_x", &d_x.download(), &expected.gradients[0], &pair_terms(&abs(&d_y)));
 
     let mut copied = Guarded::holding(gpu, &before, odd.offset(1));
     cache_write(gpu, x_in.view(), &mut copied.view_mut(), shape, start, case.capacity()).unwrap();

@@ -1,7 +1,7 @@
 //! `kernels/softmax.cu`.
 
 use crate::common::*;
-use crate::rows::{Rows, rows};
+use crate::rows::{Rows, rows, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::softmax::{backward, forward};
 use handgrad::gpu::{GpuFloat, LaunchError, View};
@@ -22,27 +22,14 @@ fn run_backward<E: GpuFloat>(y: &[E], d_y: &[E], Rows { rows, cols, odd }: Rows)
     d_x.download()
 }
 
-/// Eager: x − m, its exponential and the quotient, each rounded.
-fn naive_forward<E: GpuFloat>(x: &[f32]) -> Vec<f64> {
-    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f32> = x.iter().map(|x| rounded::<E>(rounded::<E>(x - max).exp())).collect();
-    let sum: f32 = powers.iter().sum();
-    powers.iter().map(|power| rounded::<E>(power / sum) as f64).collect()
-}
-
 fn check_forward<E: GpuFloat>(shape: Rows, rng: &mut ChaCha8Rng) {
     let x: Vec<E> = to_f64(&normal::<E>(rng, shape.rows * shape.cols)).iter().map(|x| round(3.0 * x)).collect();
     let inputs = [tensor(&x, &[shape.rows, shape.cols])];
     let expected = reference(&inputs, &[], |tape, v| Ok(vec![ops::softmax(tape, &v[0])?]));
-    let naive: Vec<f64> = to_f32(&x).chunks(shape.cols).flat_map(naive_forward::<E>).collect();
     let (found, expected) = (run_forward(&x, shape), &expected.outputs[0]);
-    if E::SUFFIX == "bf16" {
-        within_budget("y", &found, expected, &naive, 2.0);
-    } else {
-        // All of a row share the sum's error, which may happen to be small in the naive row. So by theory, relative to y: 2 units
-        // for the exponential and what its argument was rounded by, 2 for the quotient, at most 40 for the sum.
-        within("y", &to_f64(&found), expected, |i| (44.0 - expected[i].ln()) * 2f64.powi(-24) * expected[i]);
-    }
+    // The exponential multiplies what its argument was rounded by.
+    let terms: Vec<f64> = expected.iter().map(|y| (1.0 - y.ln() / 24.0) * y).collect();
+    within_rounding("y", &found, expected, &terms);
     for (row, y) in to_f64(&found).chunks(shape.cols).enumerate() {
         let unit = if E::SUFFIX == "bf16" { 2f64.powi(-9) } else { 1e-6 };
         within(&format!("sum of row {row}"), &[y.iter().sum()], &[1.0], |_| 2.0 * unit);
@@ -54,17 +41,20 @@ fn check_backward<E: GpuFloat>(shape: Rows, rng: &mut ChaCha8Rng) {
     let Rows { rows, cols, .. } = shape;
     let (logits, d_y) = (normal::<f32>(rng, rows * cols), normal::<E>(rng, rows * cols));
     // The gradient is a function of the rounded y.
-    let y: Vec<E> = logits.chunks(cols).flat_map(naive_forward::<f32>).map(round).collect();
-    let (y32, d_y32) = (to_f32(&y), to_f32(&d_y));
-    let (mut expected, mut naive) = (vec![], vec![]);
-    for (y, d_y) in y32.chunks(cols).zip(d_y32.chunks(cols)) {
-        let inner: f64 = y.iter().zip(d_y).map(|(&y, &d_y)| y as f64 * d_y as f64).sum();
-        expected.extend(y.iter().zip(d_y).map(|(&y, &d_y)| y as f64 * (d_y as f64 - inner)));
-        let inner = rounded::<E>(y.iter().zip(d_y).map(|(y, d_y)| y * d_y).sum::<f32>());
-        naive.extend(y.iter().zip(d_y).map(|(y, d_y)| rounded::<E>(y * rounded::<E>(d_y - inner)) as f64));
+    let soft = |x: &[f32]| -> Vec<f64> {
+        let powers: Vec<f64> = x.iter().map(|&x| (x as f64).exp()).collect();
+        powers.iter().map(|power| power / powers.iter().sum::<f64>()).collect()
+    };
+    let y: Vec<E> = logits.chunks(cols).flat_map(soft).map(round).collect();
+    let (mut expected, mut terms) = (vec![], vec![]);
+    for (y, d_y) in to_f64(&y).chunks(cols).zip(to_f64(&d_y).chunks(cols)) {
+        let inner: f64 = y.iter().zip(d_y).map(|(y, d_y)| y * d_y).sum();
+        expected.extend(y.iter().zip(d_y).map(|(y, d_y)| y * (d_y - inner)));
+        let inner: f64 = y.iter().zip(d_y).map(|(y, d_y)| y * d_y.abs()).sum();
+        terms.extend(y.iter().zip(d_y).map(|(y, d_y)| y * (d_y.abs() + inner)));
     }
     let found = run_backward(&y, &d_y, shape);
-    within_budget("d_x", &found, &expected, &naive, 3.0);
+    within_rounding("d_x", &found, &expected, &terms);
     same_bits("d_x", &found, &run_backward(&y, &d_y, shape));
 }
 

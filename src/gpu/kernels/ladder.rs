@@ -1,6 +1,6 @@
-//! The teaching ladders, `kernels/matmul/` and `kernels/attention/`: one product and one causal attention, each from the
-//! plainest kernel to a pipelined one on the tensor cores. [`MATMUL`] and [`ATTENTION`] list the rungs; one function each
-//! runs any of them.
+//! The teaching ladders, `kernels/matmul/` and `kernels/attention/`: one product and one causal attention, each from
+//! the plainest kernel to a pipelined one on the tensor cores. [`MATMUL`] and [`ATTENTION`] list the rungs; one
+//! function each runs any of them.
 //!
 //! No operator uses them: they are there to be read in order, with what the emulator counts for each.
 
@@ -139,8 +139,8 @@ pub const KERNELS: &[&Kernel] = &[
 
 /// `c` `[M,N]` = `a` `[M,K]` · `b` `[K,N]` for `[M,N,K]`, by one rung.
 ///
-/// Errors: E is not the rung's type; for bf16, N or K is no multiple of 8, or an address none of 16 bytes; operands that
-/// do not fit the shape.
+/// Errors: E is not the rung's type; for bf16, N or K is no multiple of 8, or an address none of 16 bytes; operands
+/// that do not fit the shape.
 pub fn matmul<E: GpuFloat>(
     gpu: &Gpu,
     rung: &MatmulRung,

@@ -103,10 +103,10 @@ pub fn backward<E: GpuFloat>(
 
 pub fn showcase(gpu: &Gpu) -> Result<()> {
     for cols in [512, 768] {
-        run_both::<f32>(gpu, 64, cols, 0)?;
-        run_both::<bf16>(gpu, 64, cols, 0)?;
-        run_both::<f32>(gpu, 16, cols, 1)?;
-        run_both::<bf16>(gpu, 16, cols, 1)?;
+        run_both::<f32>(gpu, 32, cols, 0)?;
+        run_both::<bf16>(gpu, 32, cols, 0)?;
+        run_both::<f32>(gpu, 8, cols, 1)?;
+        run_both::<bf16>(gpu, 8, cols, 1)?;
     }
     Ok(())
 }

@@ -282,7 +282,7 @@ struct Cost {
 
 const TENSOR_COST: Cost = Cost { step: 800.0, small_step: 450.0, block: 2000.0, reduce: 3000.0, part: 0.004 };
 const F32_COST: Cost = Cost { step: 400.0, ..TENSOR_COST };
-const MOST_SPLITS: usize = 64;
+const MOST_SPLITS: usize = 32;
 
 impl Plan {
     /// The plan with the least estimated time on so many multiprocessors; of equal ones the first in order of splits.
@@ -298,10 +298,11 @@ impl Plan {
             let parts = if cut.splits > 1 { cost.reduce + elements * cut.splits as f64 * cost.part } else { 0.0 };
             waves * (cut.split_steps as f64 * step + cost.block) + parts
         };
-        let small = kind.tensor_cores && aligned;
-        let tiles = if small { &[false, true][..] } else { &[false] };
-        let plans = (1..=MOST_SPLITS).flat_map(|splits| tiles.iter().map(move |&small| Plan { small, splits }));
-        plans.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(Plan { small: false, splits: 1 })
+        let tiles = if kind.tensor_cores && aligned { &[false, true][..] } else { &[false] };
+        let splits = 1..=shape.k.div_ceil(kind.step).clamp(1, MOST_SPLITS);
+        let plans = splits.flat_map(|splits| tiles.iter().map(move |&small| Plan { small, splits }));
+        let best = plans.map(|plan| (time(plan), plan)).min_by(|(a, _), (b, _)| a.total_cmp(b));
+        best.map_or(Plan { small: false, splits: 1 }, |(_, plan)| plan)
     }
 }
 

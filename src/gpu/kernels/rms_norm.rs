@@ -134,10 +134,10 @@ pub fn backward<E: GpuFloat>(
 
 pub fn showcase(gpu: &Gpu) -> Result<()> {
     for cols in [768, 2048] {
-        run_all::<f32>(gpu, 64, cols, 0)?;
-        run_all::<bf16>(gpu, 64, cols, 0)?;
-        run_all::<f32>(gpu, 16, cols, 1)?;
-        run_all::<bf16>(gpu, 16, cols, 1)?;
+        run_all::<f32>(gpu, 32, cols, 0)?;
+        run_all::<bf16>(gpu, 32, cols, 0)?;
+        run_all::<f32>(gpu, 8, cols, 1)?;
+        run_all::<bf16>(gpu, 8, cols, 1)?;
     }
     Ok(())
 }

@@ -204,11 +204,11 @@ pub fn cache_write<E: GpuFloat>(
     }
     let width = 16 / size_of::<E>();
     let aligned = (heads * head_dim).is_multiple_of(width) && x.is_aligned(16) && cache.is_aligned(16);
-    let run = tokens * heads * head_dim;
-    let mut config = Config::linear(if aligned { run / width } else { run }, THREADS as u32)?;
+    let words = |slots: usize| slots * (heads * head_dim / if aligned { width } else { 1 });
+    let mut config = Config::linear(words(tokens), THREADS as u32)?;
     config.grid[1] = batch.min(65_535) as u32;
-    let elements = |slots: usize| Arg::I64((slots * heads * head_dim) as i64);
-    let args = [x.arg(), cache.arg(), batch_arg, elements(tokens), elements(capacity), elements(start)];
+    let [run, all, first] = [tokens, capacity, start].map(|slots| Arg::I64(words(slots) as i64));
+    let args = [x.arg(), cache.arg(), batch_arg, run, all, first];
     gpu.launch(&CACHE_WRITE, &variant::<E>(aligned), config, &args)
 }
 
