@@ -1,5 +1,5 @@
-// What the attention kernels share: where an element of a K, V or Q tile lies in shared memory, and how a tile gets
-// there.
+// What the attention kernels share: where an element of a Q, K or V tile lies in shared memory, how a tile gets there,
+// the mask, and how four lanes trade fragments for 16-byte accesses.
 #pragma once
 #include "common.cuh"
 #include "ptx.cuh"
@@ -35,4 +35,17 @@ __device__ __forceinline__ void copy_tile_async(T *smem, const T *gmem, long str
 // for a query that sees none. tq, tk ≤ 2^30.
 __device__ __forceinline__ int visible_keys(int i, int tq, int tk, bool causal) {
     return causal ? min(i - tq + 1 + tk, tk) : tk;
+}
+
+// Lane t of four neighbours has row t of a 4×4 matrix and gets its column t.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&x)[4], int lane) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & step) continue;
+            bool upper = lane & step;
+            uint32_t received = __shfl_xor_sync(ALL_LANES, upper ? x[i] : x[i + step], step);
+            (upper ? x[i] : x[i + step]) = received;
+        }
 }

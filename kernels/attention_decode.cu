@@ -93,11 +93,16 @@ struct Warp<bf16, D> {
         for (int half = 0; half < 2; half++) {
             int row = at.row0 + half * 8 + at.lane / 4;
             visible[half] = shape.visible(row);
-            const bf16 *from = q_gmem + shape.query_row(at.b, at.kv_head, row) * D + at.lane % 4 * 2;
+            const bf16 *from = q_gmem + shape.query_row(at.b, at.kv_head, row) * D + at.lane % 4 * 8;
 #pragma unroll
-            for (int d = 0; d < D / 8; d++)
-                q_regs[d / 2][d % 2 * 2 + half] =
-                    row < shape.rows() ? *reinterpret_cast<const uint32_t *>(from + d * 8) : 0u;
+            for (int d = 0; d < D; d += 32) {  // four lanes read 64 bytes of a row, then deal them out
+                uint4 chunk = {0, 0, 0, 0};
+                if (row < shape.rows()) chunk = *reinterpret_cast<const uint4 *>(from + d);
+                uint32_t pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+                transpose_in_quad(pairs, at.lane);
+#pragma unroll
+                for (int i = 0; i < 4; i++) q_regs[d / 16 + i / 2][i % 2 * 2 + half] = pairs[i];
+            }
         }
     }
 

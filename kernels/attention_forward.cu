@@ -134,19 +134,6 @@ __device__ __forceinline__ void multiply_weights_values(Rows<D> (&rows)[M], cons
     }
 }
 
-// Lane t of four neighbours has row t of a 4×4 matrix and gets its column t.
-__device__ __forceinline__ void transpose_in_quad(uint32_t (&x)[4], int lane) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i & step) continue;
-            bool upper = lane & step;
-            uint32_t received = __shfl_xor_sync(ALL_LANES, upper ? x[i] : x[i + step], step);
-            (upper ? x[i] : x[i + step]) = received;
-        }
-}
-
 // Divides by the sum and stores, 64 bytes of a row by four neighbouring lanes at once.
 template <int D>
 __device__ __forceinline__ void store(const Rows<D> &rows, bf16 *o_gmem, long stride, float *lse_gmem, int n_head,

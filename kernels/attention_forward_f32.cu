@@ -135,13 +135,13 @@ __device__ __forceinline__ void store(const Rows<D> &rows, float *o_gmem, long s
         int row = y + i * ROW_STEP;
         if (row >= valid_rows) continue;
         float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-        if (x == 0) lse_gmem[(long)row * n_head] = (rows.max[i] + log2f(sum)) * LN_2;  // without a key, log2(0) = −∞
 #pragma unroll
         for (int c = 0; c < D / 32; c++) {
             float4 out = rows.out[i][c];
             __stwb(reinterpret_cast<float4 *>(o_gmem + row * stride + (x + c * 8) * 4),
                    make_float4(out.x * inverse, out.y * inverse, out.z * inverse, out.w * inverse));
         }
+        if (x == 0) lse_gmem[(long)row * n_head] = (rows.max[i] + log2f(sum)) * LN_2;  // without a key, log2(0) = −∞
     }
 }
 
