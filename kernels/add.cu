@@ -4,13 +4,14 @@
 //   backward        d_a = d_y;   d_b[c] = Σᵣ d_y[r,c], in two stages
 //
 // Shapes: a, y, d_y [rows,cols]; b [rows,cols] or [cols]; partial [chunks,cols] f32; d_b [cols] f32. y may be a or b.
-// Threads: same shape: one for 16 bytes of each operand (one element if unaligned). Repeated: blocks of 32 × 8, a
-//   thread owns N neighbouring columns and every 8th row of its part; column tiles on grid x, parts of the rows on grid
-//   y.
-//   The second stage: a thread a column.
+// Threads: same shape: one for 16 bytes of each operand (one element if unaligned), on grid x. Repeated: blocks of 32 ×
+//   8; a thread owns N neighbouring columns of one row, in the backward of every 8th row of a chunk. Forward: tiles of
+//   32 · N columns × 8 rows on grid x, row by row. Backward: column tiles on grid x, chunks of rows on grid y; then a
+//   thread a column.
 // Shared memory: backward 8 × N × (32 + 32/N) floats: [row of threads][column of the thread][lane], skewed so that
 //   neither lanes nor neighbouring columns share a bank.
-// Moves 3·rows·cols elements (2 if repeated; backward 1, and the partial sums twice), a FLOP each: bound by memory.
+// Moves 3·rows·cols elements (2 if repeated, as b stays in L1; backward 1, and the partial sums twice), a FLOP each:
+//   bound by memory.
 // Numerics: f32 inside, rounded once. d_b: a thread adds its rows in order, then the 8 threads of a column, then the
 //   chunks, each in order.
 // Not yet measured on a card.
@@ -24,20 +25,19 @@ struct Sum {
     static __device__ __forceinline__ float of(float a, float b) { return a + b; }
 };
 
-// `cols` is a multiple of N.
+// `cols` is a multiple of N. The block's tile is blockIdx.x, column tiles first.
 template <int N, typename T>
 __device__ __forceinline__ void add_repeated(const T *a_gmem, const T *b_gmem, T *y_gmem, long rows, long cols) {
-    long col = (blockIdx.x * static_cast<long>(LANES) + threadIdx.x) * N;
-    if (col >= cols) return;
-    float b[N];
+    unsigned tiles = (cols + LANES * N - 1) / (LANES * N);
+    long col = (blockIdx.x % tiles * static_cast<long>(LANES) + threadIdx.x) * N;
+    long row = blockIdx.x / tiles * static_cast<long>(THREAD_ROWS) + threadIdx.y;
+    if (row >= rows || col >= cols) return;
+    float a[N], b[N];
+    load_vector(a, a_gmem + row * cols + col);
     load_vector(b, b_gmem + col);
-    for (long row = blockIdx.y * THREAD_ROWS + threadIdx.y; row < rows; row += gridDim.y * THREAD_ROWS) {
-        float y[N];
-        load_vector(y, a_gmem + row * cols + col);
 #pragma unroll
-        for (int j = 0; j < N; j++) y[j] += b[j];
-        store_vector(y_gmem + row * cols + col, y);
-    }
+    for (int j = 0; j < N; j++) a[j] += b[j];
+    store_vector(y_gmem + row * cols + col, a);
 }
 
 // Block (x, y) adds up rows y·chunk_rows … of column tile x.

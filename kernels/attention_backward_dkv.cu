@@ -8,9 +8,9 @@
 //
 // A block is one tile of KEYS keys of one KV head, a warp 16 of them. It walks through the query heads of the group,
 // for each through the tiles of QUERIES queries that see the keys, in a double buffer: while one is used, the next
-// arrives by cp.async. All is computed transposed, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, so that Pᵀ and dSᵀ are in registers what the next
-// products need; both gradients are summed in registers and written once: no atomics, nothing of the size of the query
-// heads. A warp skips tiles none of whose queries sees its keys.
+// arrives by cp.async. All is computed transposed, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, so that Pᵀ and dSᵀ are in registers what
+// the next products need; both gradients are summed in registers and written once: no atomics, nothing of the size of
+// the query heads. A warp skips tiles none of whose queries sees its keys.
 // Grid: x = (batch, KV head, key tile), the last fastest; the first tile has the most queries.
 // Shared memory, swizzled as in attention.cuh: bf16 K [KEYS][D], V [KEYS][D], Q [2][QUERIES][D], dO [2][QUERIES][D];
 // f32 pairs [2][QUERIES].

@@ -15,7 +15,8 @@
 // Shared memory, f32: four tiles [32][D+4] (the padding puts rows into distinct banks), and the weights d_s (and p) as
 // [streamed][stationary], 32 × 36 each.
 // Bytes moved: as in the bf16 passes, for tiles of 32. FLOPs: 6 (d_q) and 8 (d_k, d_v) B·H·D·Tq·Tk, if causal half.
-// Numerics: f32 throughout; streamed rows are added one after another, tile after tile, head after head.
+// Numerics: f32 throughout; streamed rows are added one after another within their tile, then tile after tile, head
+// after head.
 // Not yet measured on a card.
 #include "common.cuh"
 
@@ -90,11 +91,12 @@ __device__ __forceinline__ void store_weights(Weights &weights, const float (&va
             make_float4(values[0][c], values[1][c], values[2][c], values[3][c]);
 }
 
-// acc += Wᵀ · B, the thread's 4 × D/16 part.
+// acc += Wᵀ · B, the thread's 4 × D/16 part. A tile is summed by itself first: shorter sums, so less rounding.
 template <int D>
 __device__ __forceinline__ void accumulate(float (&acc)[4][GRADIENT_COLUMNS<D>], const Weights &weights,
                                            const Tile<D> &b) {
     int row0 = threadIdx.x / 16 * 4, column0 = threadIdx.x % 16 * 2;
+    float tile[4][GRADIENT_COLUMNS<D>] = {};
 #pragma unroll 4
     for (int j = 0; j < TILE; j++) {
         float4 w = *reinterpret_cast<const float4 *>(&weights.smem[j][row0]);
@@ -104,11 +106,15 @@ __device__ __forceinline__ void accumulate(float (&acc)[4][GRADIENT_COLUMNS<D>],
             float2 b_regs = *reinterpret_cast<const float2 *>(&b.smem[j][column0 + 32 * c]);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
-                acc[r][2 * c] = fmaf(w_regs[r], b_regs.x, acc[r][2 * c]);
-                acc[r][2 * c + 1] = fmaf(w_regs[r], b_regs.y, acc[r][2 * c + 1]);
+                tile[r][2 * c] = fmaf(w_regs[r], b_regs.x, tile[r][2 * c]);
+                tile[r][2 * c + 1] = fmaf(w_regs[r], b_regs.y, tile[r][2 * c + 1]);
             }
         }
     }
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < GRADIENT_COLUMNS<D>; c++) acc[r][c] += tile[r][c];
 }
 
 // (__stwb is a plain store, but one: an assignment of 8 bytes is at times compiled to two, each half a sector.)

@@ -51,8 +51,10 @@ __device__ __forceinline__ void gather(const T *table_gmem, const unsigned *ids_
 // Adds up one piece of the sorted list, AT_ONCE rows under way at a time.
 template <int N, typename T>
 __device__ __forceinline__ void sum_piece(const T *d_y_gmem, const unsigned *keys_gmem, const unsigned *positions_gmem,
-                                          float *edge_gmem, float *d_table_gmem, int n, int vocab, int cols, int col) {
+                                          float *edge_gmem, float *d_table_gmem, int n, int vocab, int cols) {
     int begin = blockIdx.x * PIECE, end = min(begin + PIECE, n);
+    int col = (blockIdx.y * SUM_THREADS + threadIdx.x) * N;
+    if (col >= cols) return;
     bool open = begin > 0 && keys_gmem[begin - 1] == keys_gmem[begin];
     float sum[N] = {};
     for (int first = begin; first < end; first += AT_ONCE) {
@@ -88,15 +90,6 @@ __device__ __forceinline__ void sum_piece(const T *d_y_gmem, const unsigned *key
     }
 }
 
-template <int N, typename T>
-__device__ __forceinline__ void sum_pieces(const T *d_y_gmem, const unsigned *keys_gmem, const unsigned *positions_gmem,
-                                           float *edge_gmem, float *d_table_gmem, int n, int vocab, int cols) {
-    for (int tile = blockIdx.y; tile * SUM_THREADS * N < cols; tile += gridDim.y) {
-        int col = (tile * SUM_THREADS + threadIdx.x) * N;
-        if (col < cols) sum_piece<N>(d_y_gmem, keys_gmem, positions_gmem, edge_gmem, d_table_gmem, n, vocab, cols, col);
-    }
-}
-
 // The run that begins in this piece and goes on, if there is one.
 template <int N>
 __device__ __forceinline__ void merge_runs(const unsigned *keys_gmem, const float *edge_gmem, float *d_table_gmem,
@@ -106,20 +99,20 @@ __device__ __forceinline__ void merge_runs(const unsigned *keys_gmem, const floa
     bool goes_on = end < n && keys_gmem[end] == key;
     bool begun_before = begin > 0 && keys_gmem[begin - 1] == key;
     if (!goes_on || begun_before || key >= vocab) return;
-    for (int col = (blockIdx.y * SUM_THREADS + threadIdx.x) * N; col < cols; col += gridDim.y * SUM_THREADS * N) {
-        float sum[N], part[N];
-        load_vector(sum, edge_gmem + (blockIdx.x * 2l + 1) * cols + col);
-        for (int piece = blockIdx.x + 1; piece * PIECE < n && keys_gmem[piece * PIECE] == key; piece++) {
-            load_vector(part, edge_gmem + piece * 2l * cols + col);
+    int col = (blockIdx.y * SUM_THREADS + threadIdx.x) * N;
+    if (col >= cols) return;
+    float sum[N], part[N];
+    load_vector(sum, edge_gmem + (blockIdx.x * 2l + 1) * cols + col);
+    for (int piece = blockIdx.x + 1; piece * PIECE < n && keys_gmem[piece * PIECE] == key; piece++) {
+        load_vector(part, edge_gmem + piece * 2l * cols + col);
 #pragma unroll
-            for (int j = 0; j < N; j++) sum[j] += part[j];
-        }
-        float *row_gmem = d_table_gmem + key * static_cast<long>(cols) + col;
-        load_vector(part, row_gmem);
-#pragma unroll
-        for (int j = 0; j < N; j++) part[j] += sum[j];
-        store_vector(row_gmem, part);
+        for (int j = 0; j < N; j++) sum[j] += part[j];
     }
+    float *row_gmem = d_table_gmem + key * static_cast<long>(cols) + col;
+    load_vector(part, row_gmem);
+#pragma unroll
+    for (int j = 0; j < N; j++) part[j] += sum[j];
+    store_vector(row_gmem, part);
 }
 
 __device__ __forceinline__ unsigned digit_of(unsigned key, int shift) { return key >> shift & (DIGITS - 1); }
@@ -233,22 +226,22 @@ __global__ void embedding_sort_place(const unsigned *keys, const unsigned *posit
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_f32(const float *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                            float *d_table, int n, int vocab, int cols) {
-    sum_pieces<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_f32_unaligned(const float *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                                      float *d_table, int n, int vocab, int cols) {
-    sum_pieces<1>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<1>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_bf16(const bf16 *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                             float *d_table, int n, int vocab, int cols) {
-    sum_pieces<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_bf16_unaligned(const bf16 *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                                       float *d_table, int n, int vocab, int cols) {
-    sum_pieces<1>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<1>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 
 __global__ void __launch_bounds__(SUM_THREADS)

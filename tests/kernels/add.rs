@@ -58,8 +58,8 @@ fn d_b<E: GpuFloat>(d_y: &[E], sums: &[f64], (rows, cols, offsets, accumulate): 
         d_b.download()
     };
     let found = run();
-    let magnitude: Vec<f64> =
-        (0..cols).map(|c| to_f64(d_y).iter().skip(c).step_by(cols).map(|x| x.abs()).sum()).collect();
+    let mut magnitude = vec![0.0; cols];
+    to_f64(d_y).iter().enumerate().for_each(|(i, d)| magnitude[i % cols] += d.abs());
     let start = |c: usize| if accumulate { before[c] as f64 } else { 0.0 };
     let expected: Vec<f64> = (0..cols).map(|c| start(c) + sums[c]).collect();
     let terms = (rows.div_ceil(8).min(16) + 8 + rows.div_ceil(64).min(128)) as f64; // the longest chain of additions
@@ -82,11 +82,24 @@ fn repeated_against_f64() {
 /// More rows than 128 chunks of 64, so that chunks get longer; and few rows of many columns, as position tables have.
 #[test]
 fn many_rows_and_many_columns() {
-    property("repeated add, long", 1, any::<bool>(), |accumulate, rng| {
-        repeated::<f32>((128 * 64 + 9, 3, [0; 4], accumulate), rng);
-        repeated::<bf16>((128 * 64 + 1, 8, [0; 4], accumulate), rng);
-        repeated::<bf16>((2, 32 * 1024 + 8, [0; 4], accumulate), rng);
+    let draws =
+        (any::<bool>(), prop_oneof![Just((128 * 64 + 9, 3)), Just((128 * 64 + 1, 8)), Just((2, 32 * 1024 + 8))]);
+    property("repeated add, d_b of many", 4, draws, |(accumulate, (rows, cols)), rng| {
+        let d_y = normal::<bf16>(rng, rows * cols);
+        let mut sums = vec![0.0; cols];
+        to_f64(&d_y).iter().enumerate().for_each(|(i, d)| sums[i % cols] += d);
+        d_b::<bf16>(&d_y, &sums, (rows, cols, [0; 4], accumulate), rng);
     });
+}
+
+/// Rows that would not fit on the grid's second axis.
+#[test]
+fn seventy_thousand_rows() {
+    let (gpu, rows) = (gpu(), 70_000);
+    let data: Vec<f32> = (0..rows).map(|i| i as f32).collect();
+    let (a, b, mut y) = (gpu.upload(&data).unwrap(), gpu.upload(&[0.5f32]).unwrap(), Guarded::<f32>::new(gpu, rows));
+    add::repeated_forward(gpu, a.view(), b.view(), &mut y.view_mut(), rows, 1).unwrap();
+    assert!(y.download().iter().zip(&data).all(|(y, x)| *y == x + 0.5));
 }
 
 #[test]

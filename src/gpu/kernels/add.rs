@@ -26,9 +26,6 @@ pub const KERNELS: &[&Kernel] = &[&FORWARD, &REPEATED_FORWARD, &REPEATED_BACKWAR
 
 /// A block of the repeated kernels: lanes side by side over columns, times rows.
 const BLOCK: [u32; 3] = [32, 8, 1];
-/// Rows that one thread of the repeated forward adds at least, with the same elements of b.
-const ROWS_OF_A_THREAD: usize = 4;
-const MOST_BLOCKS_Y: usize = 65_535;
 /// Rows of a chunk, whose sums are one row of the workspace, and the most chunks there are.
 const LEAST_CHUNK: usize = 64;
 const MOST_CHUNKS: usize = 128;
@@ -67,8 +64,8 @@ pub fn repeated_forward<E: GpuFloat>(
     check.output("y", y, len)?;
     let pointers = [a.arg(), b.arg(), y.arg()];
     let aligned = aligned(&pointers) && cols.is_multiple_of(most::<E>());
-    let blocks_y = rows.div_ceil(BLOCK[1] as usize * ROWS_OF_A_THREAD).min(MOST_BLOCKS_Y);
-    let config = tiles::<E>(cols, aligned, blocks_y)?;
+    let blocks = column_tiles::<E>(cols, aligned) * rows.div_ceil(BLOCK[1] as usize);
+    let config = Config { block: BLOCK, ..Config::linear(blocks, 1)? };
     let args = [&pointers[..], &[Arg::I64(rows as i64), Arg::I64(cols as i64)]].concat();
     gpu.launch(&REPEATED_FORWARD, &variant::<E>(aligned), config, &args)
 }
@@ -105,18 +102,18 @@ pub fn repeated_backward<E: GpuFloat>(
     let aligned = d_y.is_aligned(16) && cols.is_multiple_of(most::<E>());
     let sizes = [rows, cols, chunk_rows].map(|size| Arg::I64(size as i64));
     let args = [&[d_y.arg(), partial.view().arg()], &sizes[..]].concat();
-    gpu.launch(&REPEATED_BACKWARD, &variant::<E>(aligned), tiles::<E>(cols, aligned, chunks)?, &args)?;
+    let Config { grid: [tiles, ..], .. } = Config::linear(column_tiles::<E>(cols, aligned), 1)?;
+    let config = Config { grid: [tiles, chunks as u32, 1], block: BLOCK, shared_bytes: 0 };
+    gpu.launch(&REPEATED_BACKWARD, &variant::<E>(aligned), config, &args)?;
 
     let rest = [Arg::I32(chunks as i32), Arg::I64(cols as i64), Arg::I32(accumulate.into())];
     let args = [&[partial.view().arg(), d_b.arg()], &rest[..]].concat();
     gpu.launch(&REPEATED_REDUCE, "", Config::linear(cols, THREADS)?, &args)
 }
 
-/// Column tiles along x, `blocks_y` along y.
-fn tiles<E: GpuFloat>(cols: usize, aligned: bool, blocks_y: usize) -> Result<Config> {
+fn column_tiles<E: GpuFloat>(cols: usize, aligned: bool) -> usize {
     let width = if aligned { most::<E>() } else { 1 };
-    let Config { grid, .. } = Config::linear(cols.div_ceil(width), BLOCK[0])?;
-    Ok(Config { grid: [grid[0], blocks_y as u32, 1], block: BLOCK, shared_bytes: 0 })
+    cols.div_ceil(BLOCK[0] as usize * width)
 }
 
 pub fn showcase(gpu: &Gpu) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Gradients of attention on the device: `kernels/attention_backward_*.cu`.
 //!
-//! Three launches: δ of every query row, then d_q, then d_k and d_v. Each output element belongs to one block, so the same
-//! input gives the same bits.
+//! Three launches: δ of every query row, then d_q, then d_k and d_v. Each output element belongs to one block, so the
+//! same input gives the same bits.
 
 use super::attention_dims::{AttentionLens, AttentionShape, HEAD_DIMS, vectors};
 use crate::gpu::{Arg, Buffer, Check, Config, Gpu, GpuFloat, Kernel, Param, Result, View, ViewMut};
@@ -33,8 +33,8 @@ const STATISTICS_PAD: usize = 128;
 
 /// What attention read and wrote, and the gradient of its output.
 ///
-/// `q`, `o`, `d_o` are `[B,Tq,H,D]`, `k` and `v` `[B,Tk,Hkv,D]`, `logsumexp` `[B,Tq,H]`, natural and −∞ for a query that
-/// sees no key.
+/// `q`, `o`, `d_o` are `[B,Tq,H,D]`, `k` and `v` `[B,Tk,Hkv,D]`, `logsumexp` `[B,Tq,H]`, natural, and −∞ for a query
+/// that sees no key.
 #[derive(Clone, Copy)]
 pub struct Saved<'a, E> {
     pub q: View<'a, E>,
@@ -54,8 +54,8 @@ pub struct Gradients<'a, E> {
 
 /// d_q, d_k and d_v of [`attention`](crate::ops::attention::attention).
 ///
-/// Errors: a shape that [`AttentionShape::lens`] refuses, or with K and V in a cache that is longer than Tk; operands that
-/// are null, too small or not at a multiple of 16 bytes.
+/// Errors: a shape that [`AttentionShape::lens`] refuses, or with K and V in a cache that is longer than Tk; operands
+/// that are null, too small or not at a multiple of 16 bytes.
 pub fn backward<E: GpuFloat>(
     gpu: &Gpu,
     shape: &AttentionShape,
@@ -78,8 +78,8 @@ pub fn backward<E: GpuFloat>(
     dkv.launch(gpu, shape.tk, [shape.batch, shape.n_kv_head], &args(&outputs))
 }
 
-/// The numbers at the end of both passes' arguments: Tq, Tq padded, Tk, H, Hkv and the reach. Query i sees the keys up to
-/// i + reach.
+/// The numbers at the end of both passes' arguments: Tq, Tq padded, Tk, H, Hkv and the reach. Query i sees the keys up
+/// to i + reach.
 fn numbers(check: Check, shape: &AttentionShape) -> Result<[Arg; 6]> {
     if shape.kv_capacity != shape.tk {
         return Err(check.range("kv_capacity", shape.kv_capacity, format!("Tk, {}", shape.tk)));

@@ -60,7 +60,8 @@ const DIGIT_BITS: u32 = 8;
 /// Sorted tokens that one block adds up, and its threads.
 const PIECE: usize = 32;
 const SUM_THREADS: usize = 128;
-const MOST_BLOCKS_Y: usize = 65_535;
+/// Of one piece, 65,535 blocks along y.
+const MOST_COLS: usize = 65_535 * SUM_THREADS;
 
 /// Where [`forward`] notes the first id that is out of range. One may serve many launches.
 pub struct BadId {
@@ -129,6 +130,9 @@ pub fn backward<E: GpuFloat>(
     check.operand("ids", ids, n)?;
     let len = check.product("d_table", &[vocab, cols])?;
     check.output("d_table", d_table, len)?;
+    if cols > MOST_COLS {
+        return Err(check.range("cols", cols, format!("at most {MOST_COLS}")));
+    }
     let sizes = [("n", n), ("vocab", vocab), ("cols", cols)].map(|(what, size)| check.i32(what, size));
     let [n_arg, vocab_arg, cols_arg] = sizes;
     let sizes = [Arg::I32(n_arg?), Arg::I32(vocab_arg?), Arg::I32(cols_arg?)];
@@ -144,7 +148,7 @@ pub fn backward<E: GpuFloat>(
 
     let vectors = cols.is_multiple_of(4) && d_table.is_aligned(16);
     let config = |aligned: bool| {
-        let tiles = cols.div_ceil(SUM_THREADS * if aligned { 4 } else { 1 }).min(MOST_BLOCKS_Y);
+        let tiles = cols.div_ceil(SUM_THREADS * if aligned { 4 } else { 1 });
         Config { grid: [pieces as u32, tiles as u32, 1], block: [SUM_THREADS as u32, 1, 1], shared_bytes: 0 }
     };
     let aligned = vectors && d_y.is_aligned(4 * size_of::<E>() as u64);
