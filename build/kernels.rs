@@ -6,7 +6,7 @@
 //!
 //! `OUT_DIR/kernels.rs` is one Rust expression, a slice of `CompiledFile`, that `src/gpu/modules.rs` includes.
 //!
-//! - `NVCC`, `CUDA_HOME`, `CUDA_PATH`, `PATH`, then `.cuda/`: where nvcc is looked for; the first of release 13 or newer.
+//! - `NVCC`: the nvcc, of any release. Without it: `CUDA_HOME`, `CUDA_PATH`, `PATH`, then `.cuda/`; the first of release 13 or newer.
 //! - `NVCC_CCBIN`: the host compiler for nvcc.
 //! - `CUDA_COMPUTE_CAP`: the list of compute capabilities, such as `89` or `80,9.0`; by default 80, 89 and 90.
 
@@ -188,7 +188,9 @@ fn capabilities(list: &str) -> Result<Vec<u32>, String> {
 fn find_nvcc() -> Result<(PathBuf, String), String> {
     let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("NVCC") {
-        let version = version(&path).ok_or_else(|| format!("NVCC={}: is not an nvcc that runs", path.display()))?;
+        let version = version(&path).filter(|version| release(version).is_some());
+        let version =
+            version.ok_or_else(|| format!("NVCC={}: found no nvcc that runs, expected one", path.display()))?;
         return Ok((path, version));
     }
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(set).map(|home| home.join("bin/nvcc"));

@@ -53,21 +53,6 @@ __device__ __forceinline__ void accumulate(float (&acc)[D / 8][4], const float (
     }
 }
 
-// Four lanes hold a 4×4 matrix, a row each; afterwards each holds a column.
-__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4]) {
-    bool odd = threadIdx.x % 2, upper = threadIdx.x / 2 % 2;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        uint32_t got = __shfl_xor_sync(ALL_LANES, odd ? x[i] : x[i + 1], 1);
-        (odd ? x[i] : x[i + 1]) = got;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t got = __shfl_xor_sync(ALL_LANES, upper ? x[i] : x[i + 2], 2);
-        (upper ? x[i] : x[i + 2]) = got;
-    }
-}
-
 // Writes the first `rows` of a warp's 16 rows, times `scale`; a quad of lanes writes 64 neighbouring bytes. (__stwb is
 // a plain store, but one: an assignment of 16 bytes is at times compiled to four stores, each of a part of a sector.)
 template <int D>
@@ -82,7 +67,7 @@ __device__ __forceinline__ void store_rows(bf16 *gmem, size_t stride, int rows, 
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 pairs[i] = ptx::pack_bf16(acc[d + i][half * 2] * scale, acc[d + i][half * 2 + 1] * scale);
-            transpose_quad(pairs);
+            transpose_in_quad(pairs, member);
             if (quad + half * 8 < rows)
                 __stwb(reinterpret_cast<uint4 *>(gmem + (quad + half * 8) * stride + (d + member) * 8),
                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));

@@ -19,9 +19,9 @@
 // above the diagonal are not visited, and only tiles that the diagonal or the end of the keys cuts are masked.
 //
 // Numerics: scores, softmax and output accumulate in f32; P is rounded to bf16 for P·V but not in its sum. exp(s − m)
-// is 2^(s·c − m·c), c = log2(e)/√D, one FMA and one ex2.approx. Keys are taken in order, so the result does not depend
-// on the launch. A NaN in q or k shows in the rows that see it; a NaN in v also in rows of the same tile that do not
-// (0 · NaN).
+// is 2^(s·c − m·c), c = log2(e)/√D, one FMA and one ex2.approx: right for |s·c| < 2³¹, as beyond that the rounding of
+// m·c alone takes a power of two out of range. Keys are taken in order, so the result does not depend on the launch. A
+// NaN in q or k shows in the rows that see it; a NaN in v also in rows of the same tile that do not (0 · NaN).
 //
 // Not yet measured on a card.
 #include "attention.cuh"

@@ -17,9 +17,10 @@
 // Bytes: q and o once, k and v once for each 64 queries (from L2); FLOPs: 4·B·H·Tq·Tk·D, half of it if causal. Tiles
 // above the diagonal are not visited, and only tiles that the diagonal or the end of the keys cuts are masked.
 //
-// Numerics: f32 throughout; exp(s − m) is 2^(s·c − m·c), c = log2(e)/√D, one FMA and one ex2.approx. Each sum has one
-// order, which does not depend on the launch. A NaN in q or k shows in the rows that see it; a NaN in v also in rows of
-// the same tile that do not (0 · NaN).
+// Numerics: f32 throughout; exp(s − m) is 2^(s·c − m·c), c = log2(e)/√D, one FMA and one ex2.approx: right for |s·c| <
+// 2³¹, as beyond that the rounding of m·c alone takes a power of two out of range. Each sum has one order, which does
+// not depend on the launch. A NaN in q or k shows in the rows that see it; a NaN in v also in rows of the same tile that
+// do not (0 · NaN).
 //
 // Not yet measured on a card.
 #include "attention.cuh"

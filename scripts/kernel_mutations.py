@@ -66,17 +66,33 @@ def includes(path):
     return found
 
 
-def affected(path):
-    """The stems of the kernels that a change to the file touches."""
+def function_around(path, line):
+    """The name of the function or struct that a line of a header stands in: the last one that begins without indentation."""
+    names = [re.match(r"struct (\w+)|\w.*?(\w+)\(", text) for text in path.read_text().splitlines()[:line]]
+    return [name.group(1) or name.group(2) for name in names if name][-1]
+
+
+def affected(path, line):
+    """The stems of the kernels that a change to a line of the file touches."""
     if path.suffix == ".cu":
         return [path.stem]
-    return sorted(cu.stem for cu in KERNELS.glob("*.cu") if path.name in includes(cu))
+    use = re.compile(rf"\b{function_around(path, line)}\b")
+    users = [cu for cu in KERNELS.glob("*.cu") if path.name in includes(cu)]
+    sources = {cu: [cu, *(KERNELS / header for header in includes(cu) if header != path.name)] for cu in users}
+    return sorted(cu.stem for cu in users if any(use.search(source.read_text()) for source in sources[cu]))
+
+
+def test_module(stem):
+    """attention_backward of attention_backward_dq: the longest name of a file of tests that the kernels' file begins with."""
+    names = [test.stem for test in (ROOT / "tests/kernels").glob("*.rs") if f"{stem}_".startswith(f"{test.stem}_")]
+    return max(names, key=len) + "::"
 
 
 def run_tests(binary, stems, folder):
-    """Whether the tests pass with the PTX in the folder. The modules of the tests have the names of the kernels' files."""
-    modules = [f"{stem}::" for stem in stems] + [f"{stem.removesuffix('_f32')}::" for stem in stems]
+    """What the stems' tests say with the PTX in the folder; None if they do not end."""
+    modules = [test_module(stem) for stem in stems]
     environment = dict(os.environ, HANDGRAD_KERNELS=str(folder), HANDGRAD_EMULATOR_QUIET="1", RUST_BACKTRACE="0")
+    environment.setdefault("HANDGRAD_TEST_SEED", "1")  # a change is caught by what it does, not by the draw
     try:
         return subprocess.run([binary, *sorted(set(modules))], env=environment, timeout=TIMEOUT, capture_output=True, text=True)
     except subprocess.TimeoutExpired:
@@ -91,14 +107,14 @@ def compile_ptx(nvcc, sources, stem, folder):
         sys.exit(f"{stem}: does not compile:\n{compiled.stderr}")
 
 
-def attempt(nvcc, binary, path, text):
-    """None if the tests noticed, or what they said."""
+def attempt(nvcc, binary, path, line, text):
+    """`caught` if the tests noticed that the file's text was changed in a line, else `survived`."""
     with tempfile.TemporaryDirectory() as scratch:
         sources, folder = Path(scratch) / "kernels", Path(scratch) / "ptx"
         sources.mkdir(), folder.mkdir()
         for file in KERNELS.glob("*.cu*"):
             (sources / file.name).write_text(text if file == path else file.read_text())
-        stems = affected(path)
+        stems = affected(path, line)
         for stem in stems:
             compile_ptx(nvcc, sources, stem, folder)
         result = run_tests(binary, stems, folder)
@@ -117,13 +133,13 @@ def main():
         sys.exit(f"found {', '.join(sorted(unknown))}, expected stems of files in kernels/")
     files = [file for file in files if (not wanted or file.stem in wanted) and list(sites(file))]
     nvcc, binary = find_nvcc(), test_binary()
-    for file in files:
-        if attempt(nvcc, binary, file, file.read_text()) != "survived":
-            sys.exit(f"{file.name}: its tests fail without any change")
     work = [(file, *site) for file in files for site in sites(file)]
+    for file in files:
+        if attempt(nvcc, binary, file, next(sites(file))[0], file.read_text()) != "survived":
+            sys.exit(f"{file.name}: its tests fail without any change")
     survivors = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda job: attempt(nvcc, binary, job[0], job[3]), work)
+        outcomes = pool.map(lambda job: attempt(nvcc, binary, job[0], job[1], job[3]), work)
         for (file, line, what, _), outcome in zip(work, outcomes):
             survivors += outcome == "survived"
             print(f"{outcome:8} {file.name}:{line}: {what}", flush=True)

@@ -69,7 +69,7 @@ fn main_loops_have_no_bank_conflicts_and_full_sectors() {
             continue;
         }
         for entry in entries_of(&r.kernel) {
-            let number = |part: &str, key: &str| entry[part][key].as_f64().unwrap_or(0.0);
+            let number = |part: &str, key: &str| entry[part][key].as_f64().expect("a number");
             let (wavefronts, ideal) = (number("shared", "wavefronts"), number("shared", "wavefronts_ideal"));
             let coalesced = number("global", "efficiency_percent");
             if wavefronts > ideal || coalesced < 95.0 {

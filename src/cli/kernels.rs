@@ -20,7 +20,7 @@ const CARD_VARIABLE: &str = "HANDGRAD_EMULATOR_CARD";
 
 #[derive(Args)]
 pub struct KernelsArgs {
-    /// Only kernels whose name contains this, such as attention_forward
+    /// Only kernels whose name or file contains this, such as attention_forward
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// Only this emulated card: rtx4090 or h200
@@ -36,7 +36,7 @@ pub struct KernelsArgs {
 
 pub fn run(args: KernelsArgs) -> Result<u8> {
     let name = args.kernel.as_deref().unwrap_or("");
-    if !resources().iter().any(|r| r.kernel.contains(name)) {
+    if !resources().iter().any(|r| is_named(r, name)) {
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
         return argument(Err(anyhow!(
             "--kernel: found {name}, expected part of a kernel's name: {}",
@@ -65,6 +65,10 @@ pub fn run(args: KernelsArgs) -> Result<u8> {
     Ok(0)
 }
 
+fn is_named(r: &Resources, name: &str) -> bool {
+    r.kernel.contains(name) || r.file.contains(name)
+}
+
 /// The rows of one card, from a process of its own.
 fn measure_on(card: &str, kernel: Option<&str>) -> Result<Vec<Value>> {
     let program = std::env::current_exe().context("this program's path")?;
@@ -86,7 +90,7 @@ fn measure_on(card: &str, kernel: Option<&str>) -> Result<Vec<Value>> {
 fn measure(name: &str) -> Result<Vec<Value>> {
     let gpu = Gpu::emulator()?;
     let all = resources();
-    let wanted = |r: &&Resources| r.kernel.contains(name);
+    let wanted = |r: &&Resources| is_named(r, name);
     for family in FAMILIES {
         let files: Vec<&str> = family.kernels.iter().map(|kernel| kernel.file).collect();
         if all.iter().filter(wanted).any(|r| files.contains(&r.file)) {

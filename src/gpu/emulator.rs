@@ -52,7 +52,8 @@ fn find() -> Result<PathBuf> {
         if !path.is_file() {
             bail!("{VARIABLE}: found no file {}, expected {LIBRARY}", path.display());
         }
-        return Ok(path);
+        // The loader looks for a bare name in its own folders, and a link is relative to where it lies.
+        return std::path::absolute(&path).with_context(|| format!("{VARIABLE}: {}", path.display()));
     }
     let program = env::current_exe().context("this program's path")?;
     let folder = program.parent().unwrap_or(Path::new(".")).to_path_buf();

@@ -92,6 +92,8 @@ impl Gpu {
         if config.grid.contains(&0) {
             return Ok(());
         }
+        // Attributes of a function are asked for and set in the current context, and each thread has its own.
+        self.stream().context().bind_to_thread().map_err(LaunchError::driver(&*name))?;
         let function = self.function(kernel.file, &name)?;
         check_config(&name, &config, self.limits(), function.max_threads)?;
         function.reserve_shared(&name, config.shared_bytes, self.limits())?;

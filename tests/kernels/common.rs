@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "a test module uses its own part")]
 
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 use half::bf16;
@@ -25,7 +26,8 @@ pub fn gpu() -> &'static Gpu {
         let opened = match choice.strip_prefix("cuda") {
             Some("") => Gpu::open(0),
             Some(number) => Gpu::open(number.trim_start_matches(':').parse().expect("cuda:N")),
-            None => Gpu::emulator(),
+            None if choice == "emulator" => Gpu::emulator(),
+            None => panic!("HANDGRAD_TEST_DEVICE: found {choice}, expected emulator, cuda or cuda:N"),
         };
         let gpu = opened.unwrap_or_else(|error| panic!("{error:#}"));
         println!("device under test: {}", gpu.name());
@@ -34,7 +36,7 @@ pub fn gpu() -> &'static Gpu {
 }
 
 /// Runs `body` for `cases` draws of `strategy`. The seed is new each time unless `HANDGRAD_TEST_SEED` gives one; a failure prints it.
-/// The generator that the body gets depends on the seed and the draw only, so that shrinking keeps it.
+/// The generator that the body gets depends on the seed and on what was drawn only: a case that is run again sees the same numbers.
 pub fn property<S>(name: &str, cases: u32, strategy: S, body: impl Fn(S::Value, &mut ChaCha8Rng))
 where
     S: Strategy,
@@ -49,7 +51,9 @@ where
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let result = runner.run(&strategy, |case| {
-        body(case, &mut ChaCha8Rng::seed_from_u64(seed));
+        let mut hash = DefaultHasher::new();
+        (seed, format!("{case:?}")).hash(&mut hash);
+        body(case, &mut ChaCha8Rng::seed_from_u64(hash.finish()));
         Ok(())
     });
     if let Err(failure) = result {
