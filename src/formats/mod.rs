@@ -5,6 +5,7 @@
 //! | `config.json`       | [`config_json`]: Hugging Face keys of Qwen3 and Llama, and our own for the rest |
 //! | `model.safetensors` | [`weights`], over [`safetensors`] and [`rope_layout`] |
 //! | `tokenizer.json`    | [`tokenizer_json`] |
+//! | tiktoken's ranks    | [`tiktoken`] |
 //!
 //! Everything is written through [`atomic`]: a file is its old self or its new self, whatever happens meanwhile.
 
@@ -13,6 +14,7 @@ pub mod config_json;
 pub mod model_dir;
 pub mod rope_layout;
 pub mod safetensors;
+pub mod tiktoken;
 pub mod tokenizer_json;
 pub mod weights;
 

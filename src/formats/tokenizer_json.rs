@@ -1,9 +1,14 @@
 //! `tokenizer.json`: a tokenizer in the format of Hugging Face's `tokenizers` library.
 //!
-//! Both kinds are written as byte-pair models that merge nothing: a vocabulary of single characters. For bytes those are the
-//! 256 printable characters by which the format stands for bytes, see [`printable`], and the text passes through its
-//! `ByteLevel` step on the way in and out. End-of-text is an added special token. The library gives the same ids for the same
-//! text, except that it also turns an end-of-text marker quoted in a text into the special token.
+//! Characters and bytes are written as byte-pair models that merge nothing: a vocabulary of single characters. For
+//! bytes those are the 256 printable characters by which the format stands for bytes, see [`printable`](fn@printable),
+//! and the text passes through its `ByteLevel` step on the way in and out. End-of-text is an added special token.
+//! Byte-pair tokenizers proper are in `bpe`. The library gives the same ids for the same text, except that it also
+//! turns a special token's text quoted in a text into the special token, as [`Tokenizer::encode`] does.
+
+mod bpe;
+
+pub use crate::tokenizer::bpe::printable::printable;
 
 use super::{read_json, write_json};
 use crate::tokenizer::{ByteTokenizer, CharTokenizer, END_OF_TEXT, Tokenizer};
@@ -16,21 +21,12 @@ pub fn read(path: &Path) -> Result<Tokenizer> {
     from_json(&read_json(path)?).with_context(|| path.display().to_string())
 }
 
-/// Writes a tokenizer atomically.
+/// Writes a tokenizer atomically. Error: a special token that the format cannot tell from an ordinary one.
 pub fn write(path: &Path, tokenizer: &Tokenizer) -> Result<()> {
-    write_json(path, &to_json(tokenizer))
-}
-
-/// The printable character that stands for a byte: itself where it is visible in Latin-1, otherwise the next unused one
-/// from U+0100 on, so that no token in a file contains a blank or a control character.
-pub fn printable(byte: u8) -> char {
-    let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    if visible(byte) {
-        return char::from(byte);
+    if let Tokenizer::Bpe(tokenizer) = tokenizer {
+        bpe::check(tokenizer).with_context(|| path.display().to_string())?;
     }
-    let hidden_before = (0..byte).filter(|&b| !visible(b)).count() as u32;
-    // At most 255 characters above U+0100: all of them exist.
-    char::from_u32(0x100 + hidden_before).unwrap_or(char::REPLACEMENT_CHARACTER)
+    write_json(path, &to_json(tokenizer))
 }
 
 /// The step before or after a byte model that turns text into printable bytes or back.
@@ -43,41 +39,68 @@ pub fn to_json(tokenizer: &Tokenizer) -> Value {
     let (tokens, pre_tokenizer, decoder): (Vec<char>, Value, Value) = match tokenizer {
         Tokenizer::Char(chars) => (chars.chars().to_vec(), Value::Null, json!({"type": "Fuse"})),
         Tokenizer::Bytes(_) => ((0..=255).map(printable).collect(), byte_level(), byte_level()),
+        Tokenizer::Bpe(tokenizer) => return bpe::to_json(tokenizer),
     };
     let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, c)| (c.to_string(), json!(id))).collect();
-    let end_of_text = tokenizer.end_of_text().map(|id| {
-        json!({
-            "id": id, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        })
-    });
+    let end_of_text = tokenizer.end_of_text().map(|id| added_token(id, END_OF_TEXT, true));
+    file(Vec::from_iter(end_of_text), Value::Null, pre_tokenizer, Value::Null, decoder, model(vocab, Vec::new(), false))
+}
+
+/// A number that tells tokenizers apart: FNV-1a over the file's content, 64 bits. It is the same on every machine.
+pub fn fingerprint(tokenizer: &Tokenizer) -> u64 {
+    let text = to_json(tokenizer).to_string();
+    text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
+fn added_token(id: u32, text: &str, special: bool) -> Value {
+    json!({
+        "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "special": special,
+    })
+}
+
+fn model(vocab: Map<String, Value>, merges: Vec<Value>, ignore_merges: bool) -> Value {
+    json!({
+        "type": "BPE",
+        "dropout": null,
+        "unk_token": null,
+        "continuing_subword_prefix": null,
+        "end_of_word_suffix": null,
+        "fuse_unk": false,
+        "byte_fallback": false,
+        "ignore_merges": ignore_merges,
+        "vocab": vocab,
+        "merges": merges,
+    })
+}
+
+fn file(
+    added: Vec<Value>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    post_processor: Value,
+    decoder: Value,
+    model: Value,
+) -> Value {
     json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": Vec::from_iter(end_of_text),
-        "normalizer": null,
+        "added_tokens": added,
+        "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": null,
+        "post_processor": post_processor,
         "decoder": decoder,
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": null,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": false,
-            "byte_fallback": false,
-            "ignore_merges": false,
-            "vocab": vocab,
-            "merges": [],
-        },
+        "model": model,
     })
 }
 
-/// The tokenizer in a file's content. Error: anything that would make other ids than the two kinds of tokenizer make.
+/// The tokenizer in a file's content. Error: anything that would make other ids than the three kinds of tokenizer make.
 pub fn from_json(json: &Value) -> Result<Tokenizer> {
     let json = object(json, "tokenizer")?;
+    if bpe::is_bpe(json) {
+        return Ok(Tokenizer::Bpe(Box::new(bpe::from_json(json)?)));
+    }
     let steps = ["version", "added_tokens", "pre_tokenizer", "decoder", "model"];
     // Other steps change the text or the ids, whatever they are called: none may be there.
     for (key, value) in json.iter().filter(|(key, _)| !steps.contains(&key.as_str())) {
@@ -145,11 +168,9 @@ fn check_byte_level(pre_tokenizer: &Value, decoder: &Value) -> Result<()> {
     for (key, step) in [("pre_tokenizer", pre_tokenizer), ("decoder", decoder)] {
         ensure!(step["type"] == "ByteLevel", "{key}: found {}, expected ByteLevel", shown(step));
     }
-    // The library's own defaults are true, so an absent key means true.
-    for key in ["add_prefix_space", "use_regex"] {
-        let value = pre_tokenizer.get(key).unwrap_or(&Value::Bool(true));
-        ensure!(value == &json!(false), "pre_tokenizer.{key}: found {}, expected false", shown(value));
-    }
+    // The library's own default is true, so an absent key means true.
+    let prefix = pre_tokenizer.get("add_prefix_space").unwrap_or(&Value::Bool(true));
+    ensure!(prefix == &json!(false), "pre_tokenizer.add_prefix_space: found {}, expected false", shown(prefix));
     Ok(())
 }
 

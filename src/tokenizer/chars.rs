@@ -43,7 +43,8 @@ impl CharTokenizer {
         self.end_of_text
     }
 
-    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+    /// `start`: where `text` begins in what errors speak of, in bytes.
+    pub(super) fn encode(&self, text: &str, start: usize) -> Result<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len());
         for (offset, c) in text.char_indices() {
             match self.ids.get(&c) {
@@ -52,7 +53,8 @@ impl CharTokenizer {
                     "encode: found character {c:?} (U+{:04X}) at byte {offset}, expected one of the {} characters that the \
                      tokenizer knows",
                     c as u32,
-                    self.chars.len()
+                    self.chars.len(),
+                    offset = start + offset
                 ),
             }
         }

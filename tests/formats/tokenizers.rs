@@ -62,7 +62,6 @@ fn what_would_change_ids_is_refused_and_named() {
         (&chars, "/added_tokens", added("<s>", 3), ["added_tokens", "<s>"]),
         (&chars, "/added_tokens", added(END_OF_TEXT, 4), ["added_tokens", "id 4"]),
         (&bytes, "/pre_tokenizer", json!({"type": "Whitespace"}), ["pre_tokenizer", "Whitespace"]),
-        (&bytes, "/pre_tokenizer/use_regex", json!(true), ["pre_tokenizer.use_regex", "true"]),
         (&bytes, "/pre_tokenizer/add_prefix_space", json!(true), ["pre_tokenizer.add_prefix_space", "true"]),
         (&bytes, "/model/vocab", json!({"a": 0}), ["model.vocab", "1 tokens"]),
         (&bytes, "/model/vocab/!", json!(34), ["model.vocab", "34"]),

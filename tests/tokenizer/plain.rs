@@ -1,11 +1,8 @@
-//! Tokenizers: ids, round trips, bytes that are not text, and streaming.
+//! Characters and bytes: ids, round trips, bytes that are not text, and streaming.
 
-use handgrad::tokenizer::{CharTokenizer, END_OF_TEXT, StreamDecoder, Tokenizer};
+use super::message;
+use handgrad::tokenizer::{CharTokenizer, END_OF_TEXT, SpecialText, StreamDecoder, Tokenizer};
 use proptest::prelude::*;
-
-fn message<T>(result: anyhow::Result<T>) -> String {
-    format!("{:#}", result.err().expect("an error"))
-}
 
 #[test]
 fn char_ids_follow_code_points_and_end_of_text_is_last() {
@@ -38,14 +35,23 @@ fn unknown_character_is_named_with_its_place() {
     }
     let documents = ["ab".to_string(), "abx".to_string()];
     assert!(self::message(tokenizer.encode_documents(&documents)).contains("document 2 of 2: "));
+    let tokenizer = Tokenizer::chars_of(["ab"], true);
+    assert!(self::message(tokenizer.encode("a<|endoftext|>bx")).contains("byte 15"));
 }
 
 #[test]
-fn quoted_end_of_text_stays_text() {
-    let ids = Tokenizer::bytes(true).encode("a<|endoftext|>").unwrap();
-    assert_eq!(ids, [97, 60, 124, 101, 110, 100, 111, 102, 116, 101, 120, 116, 124, 62]);
+fn quoted_end_of_text_is_text_or_token_or_error_as_asked() {
+    let bytes = Tokenizer::bytes(true);
+    let text = "a<|endoftext|>";
+    let as_text = [97, 60, 124, 101, 110, 100, 111, 102, 116, 101, 120, 116, 124, 62];
+    assert_eq!(bytes.encode_ordinary(text).unwrap(), as_text);
+    assert_eq!(bytes.encode("<|endoftext|>a<|endoftext|><|endoftext|>").unwrap(), [256, 97, 256, 256]);
+    let message = message(bytes.encode_as(text, SpecialText::Forbid));
+    assert!(message.contains("<|endoftext|>") && message.contains("byte 1,"), "{message}");
+    assert_eq!(Tokenizer::bytes(false).encode(text).unwrap(), as_text);
     let chars = Tokenizer::chars_of([END_OF_TEXT], true);
-    assert_eq!(chars.encode(END_OF_TEXT).unwrap().len(), 13);
+    assert_eq!(chars.encode_ordinary(END_OF_TEXT).unwrap().len(), 13);
+    assert_eq!(chars.encode("<|endoftext|>").unwrap(), [10]);
 }
 
 #[test]
@@ -125,7 +131,7 @@ proptest! {
     fn round_trip(text: String) {
         for end_of_text in [false, true] {
             for tokenizer in [Tokenizer::bytes(end_of_text), Tokenizer::chars_of([text.as_str()], end_of_text)] {
-                let ids = tokenizer.encode(&text).unwrap();
+                let ids = tokenizer.encode_ordinary(&text).unwrap();
                 prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
                 prop_assert!(!ids.iter().any(|&id| Some(id) == tokenizer.end_of_text()));
                 prop_assert_eq!(tokenizer.decode(&ids).unwrap(), text.as_bytes());

@@ -1,0 +1,202 @@
+//! Counting the pieces of text files, in parallel and in little memory.
+//!
+//! Files are mapped one stretch at a time, each thread its own, and a stretch is unmapped when its pieces are counted:
+//! memory grows with the distinct pieces, not with the text. Stretches begin and end at [`next_cut`], so that the
+//! counts depend neither on their length nor on the number of threads. Every file is a text of its own: no piece
+//! reaches into the next file.
+
+use super::cuts::{look_behind, next_cut};
+use super::pattern::{Pattern, Scanner};
+use super::special::Specials;
+use super::tables::WordMap;
+use anyhow::{Context, Error, Result, bail, ensure};
+use memmap2::{Mmap, MmapOptions};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How text is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub pattern: Pattern,
+    /// Whether bytes that are not UTF-8 become U+FFFD instead of being an error.
+    pub lossy: bool,
+    /// Bytes of a stretch, about.
+    pub stretch: usize,
+}
+
+/// Pieces and how often each occurs.
+#[derive(Default)]
+pub struct Counts {
+    pub words: WordMap,
+    pub counts: Vec<u64>,
+}
+
+impl Counts {
+    #[inline]
+    fn add(&mut self, word: &[u8], count: u64) {
+        let number = self.words.insert(word);
+        if number == self.counts.len() {
+            self.counts.push(0);
+        }
+        self.counts[number] += count;
+    }
+
+    /// Counts the pieces of a text; special tokens in it are boundaries and count nothing.
+    pub fn add_text(&mut self, text: &str, pattern: Pattern, specials: &Specials) {
+        let stretch = |stretch: &str| {
+            let scanner = Scanner::new(pattern, stretch);
+            let mut start = 0;
+            while let Some(end) = scanner.end_of_piece(start) {
+                self.add(&stretch.as_bytes()[start..end], 1);
+                start = end;
+            }
+        };
+        specials.split(text, stretch, |_, _| ());
+    }
+
+    fn merge(mut self, other: Counts) -> Counts {
+        if self.words.len() < other.words.len() {
+            return other.merge(self);
+        }
+        for (word, &count) in other.words.iter().zip(&other.counts) {
+            self.add(word, count);
+        }
+        self
+    }
+}
+
+/// Counts the pieces of all files. `progress` hears how many bytes have been read since it was last called.
+/// Errors, each with the file: it cannot be read, is no regular file, is not UTF-8 (with the offset of the first bad
+/// byte).
+pub fn count_files(
+    files: &[PathBuf],
+    reading: Reading,
+    specials: &Specials,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Counts> {
+    let files: Vec<Source> = files.iter().map(|path| Source::open(path)).collect::<Result<_>>()?;
+    let tasks: Vec<(&Source, usize)> = files
+        .iter()
+        .flat_map(|file| (0..file.len).step_by(reading.stretch.max(1)).map(move |start| (file, start)))
+        .collect();
+    // Tasks are taken in order, so that of several errors the first in the text is known when all have stopped.
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+    let work = |_| {
+        let mut counts = Counts::default();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&(file, start)) = tasks.get(number) else { break };
+            let counted = file.count_stretch(start, reading, specials, &mut counts);
+            if let Err(error) = counted {
+                next.store(tasks.len(), Ordering::Relaxed);
+                let mut failed = failed.lock().expect("no thread panics here");
+                if failed.as_ref().is_none_or(|(first, _)| number < *first) {
+                    *failed = Some((number, error));
+                }
+                break;
+            }
+            progress(reading.stretch.min(file.len - start) as u64);
+        }
+        counts
+    };
+    let threads = rayon::current_num_threads().min(tasks.len());
+    let counts = (0..threads).into_par_iter().with_max_len(1).map(work).reduce(Counts::default, Counts::merge);
+    match failed.into_inner().expect("no thread panics here") {
+        Some((_, error)) => Err(error),
+        None => Ok(counts),
+    }
+}
+
+/// A file to be read in stretches, and its length when that was decided.
+struct Source {
+    path: PathBuf,
+    len: usize,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source> {
+        let place = || format!("{}: cannot be read", path.display());
+        let meta = File::open(path).and_then(|file| file.metadata()).with_context(place)?;
+        ensure!(!meta.is_dir(), "{}: found a directory, expected a text file", path.display());
+        ensure!(meta.is_file(), "{}: found a pipe or device, expected a regular file", path.display());
+        Ok(Source { path: path.to_path_buf(), len: usize::try_from(meta.len())? })
+    }
+
+    /// Counts the stretch that begins at the first cut after `nominal`, or at the beginning of the file.
+    fn count_stretch(&self, nominal: usize, reading: Reading, specials: &Specials, counts: &mut Counts) -> Result<()> {
+        let window = self.window(nominal, reading.stretch, specials)?;
+        let bytes = &window.map[window.stretch.clone()];
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let text = match (std::str::from_utf8(bytes), reading.lossy) {
+            (Ok(text), _) => Cow::Borrowed(text),
+            (Err(_), true) => String::from_utf8_lossy(bytes),
+            (Err(error), false) => {
+                let at = error.valid_up_to();
+                bail!(
+                    "{}: found byte 0x{:02X} at offset {}, expected UTF-8 text (--lossy replaces what is not)",
+                    self.path.display(),
+                    bytes[at],
+                    window.offset + window.stretch.start + at
+                );
+            }
+        };
+        counts.add_text(&text, reading.pattern, specials);
+        Ok(())
+    }
+
+    /// Maps what a stretch needs, and finds its ends.
+    fn window(&self, nominal: usize, stretch: usize, specials: &Specials) -> Result<Window> {
+        // Opened anew for each stretch: there may be more files than a process may hold open.
+        let place = || format!("{}: cannot be read", self.path.display());
+        let file = File::open(&self.path).with_context(place)?;
+        let len = file.metadata().with_context(place)?.len();
+        ensure!(
+            len == self.len as u64,
+            "{}: found {len} bytes, expected the {} of before",
+            self.path.display(),
+            self.len
+        );
+        let offset = nominal.saturating_sub(look_behind(specials));
+        let mut slack = 4096;
+        loop {
+            let end = self.len.min(nominal.saturating_add(stretch).saturating_add(slack));
+            let map = self.map(&file, offset..end)?;
+            let at_end = end == self.len;
+            // The first place of the file is a cut; so is its end, where no other is left.
+            let cut = |nominal: usize| match nominal {
+                0 => Some(0),
+                _ => next_cut(&map, (nominal - offset).min(map.len()), specials).or(at_end.then_some(map.len())),
+            };
+            // No cut up to the next stretch: what is here belongs to a stretch before.
+            let Some(first) = cut(nominal) else { return Ok(Window { offset, stretch: 0..0, map }) };
+            if let Some(last) = cut(nominal.saturating_add(stretch)) {
+                return Ok(Window { offset, stretch: first..last, map });
+            }
+            slack *= 4;
+        }
+    }
+
+    fn map(&self, file: &File, range: Range<usize>) -> Result<Mmap> {
+        let mut options = MmapOptions::new();
+        let options = options.offset(range.start as u64).len(range.len());
+        // SAFETY: the map is only read. A file that another program changes meanwhile can give wrong counts; one that
+        // is cut short can end this process, which no reader of mapped files can prevent.
+        unsafe { options.map(file) }.with_context(|| format!("{}: cannot be mapped", self.path.display()))
+    }
+}
+
+struct Window {
+    map: Mmap,
+    /// Where the map begins in the file.
+    offset: usize,
+    /// The stretch within the map.
+    stretch: Range<usize>,
+}

@@ -1,0 +1,304 @@
+//! Byte-pair encoding (report §4.2): text is cut into pieces, the bytes of each piece are merged into tokens.
+//!
+//! | file | is |
+//! |---|---|
+//! | [`pattern`], `unicode` | pre-tokenization: where pieces end |
+//! | `special`   | tokens that stand for themselves, the longest first |
+//! | `merge`     | merging one piece, in O(n log n) |
+//! | `cache`     | pieces merged before, with a bound on memory |
+//! | [`cuts`]    | where text may be cut to be worked on in parallel |
+//! | [`mod@train`], `count`, `pairs` | learning the merges from files |
+//! | [`printable`] | bytes as characters, for files |
+//! | `tables`    | the hash tables beneath |
+//!
+//! Any text and any bytes can be encoded, since every byte is a token, and decoding gives them back exactly, unless the
+//! tokenizer's file asks for Unicode normalisation, as Qwen's do.
+
+mod cache;
+mod count;
+pub mod cuts;
+mod merge;
+mod pairs;
+pub mod pattern;
+pub mod printable;
+mod special;
+mod tables;
+pub mod train;
+mod unicode;
+
+pub use pattern::Pattern;
+pub use special::{SpecialToken, Specials};
+
+use super::{END_OF_TEXT, SpecialText};
+use anyhow::{Context, Result, bail, ensure};
+use cache::WordCache;
+use merge::Merges;
+use pattern::Scanner;
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::sync::Mutex;
+use tables::WordMap;
+use unicode_normalization::{UnicodeNormalization, is_nfc};
+
+/// Texts longer than this, in bytes, are encoded in parallel parts.
+const PART: usize = 1 << 20;
+/// Names of the token that ends a document, ours first, then Llama 3's.
+const ENDS: [&str; 2] = [END_OF_TEXT, "<|end_of_text|>"];
+
+/// What a tokenizer is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BpeParts {
+    pub pattern: Pattern,
+    /// Whether text is brought into Unicode's form NFC first.
+    pub nfc: bool,
+    /// Whether a piece that is a token itself is that token, even where merging would not lead there.
+    pub whole_pieces: bool,
+    /// The bytes of each id; `None` for special tokens and for ids that are not used.
+    pub tokens: Vec<Option<Vec<u8>>>,
+    /// Ids of the left and the right part, in the order of learning.
+    pub merges: Vec<(u32, u32)>,
+    pub specials: Vec<SpecialToken>,
+    /// The special token that begins a prompt.
+    pub begin: Option<u32>,
+}
+
+/// A byte-pair tokenizer.
+pub struct BpeTokenizer {
+    parts: BpeParts,
+    specials: Specials,
+    /// The id of each byte.
+    bytes: Box<[u32; 256]>,
+    merges: Merges,
+    /// The ordinary tokens, and the id of each.
+    vocabulary: WordMap,
+    ids: Vec<u32>,
+    caches: Caches,
+}
+
+impl BpeTokenizer {
+    /// Checks that the parts fit together.
+    ///
+    /// Errors: a byte without a token; two ids of the same bytes; a merge of ids that are no tokens, or whose bytes
+    /// together are none; a special token that is empty, occurs twice or has an ordinary token's id.
+    pub fn new(mut parts: BpeParts) -> Result<BpeTokenizer> {
+        // One form for one tokenizer, however it was made.
+        parts.tokens.truncate(parts.tokens.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        parts.specials.sort_by_key(|token| token.id);
+        let (vocabulary, ids) = index(&parts.tokens)?;
+        let id_of = |bytes: &[u8]| vocabulary.find(bytes).map(|number| ids[number]);
+        let mut bytes = Box::new([0; 256]);
+        for byte in 0..=255 {
+            bytes[usize::from(byte)] = id_of(&[byte])
+                .with_context(|| format!("vocabulary: found no token for byte 0x{byte:02X}, expected all 256"))?;
+        }
+        let mut merges = Vec::with_capacity(parts.merges.len());
+        for (rank, &(left, right)) in parts.merges.iter().enumerate() {
+            let part = |id: u32| {
+                let token = parts.tokens.get(id as usize).and_then(Option::as_deref);
+                token.with_context(|| format!("merge {rank}: found id {id}, expected that of an ordinary token"))
+            };
+            let merged = [part(left)?, part(right)?].concat();
+            let id = id_of(&merged)
+                .with_context(|| format!("merge {rank}: found no token for {:?}", String::from_utf8_lossy(&merged)))?;
+            merges.push((left, right, id));
+        }
+        let specials = Specials::new(parts.specials.clone())?;
+        for SpecialToken { id, text, .. } in specials.tokens() {
+            let taken = parts.tokens.get(*id as usize).is_some_and(Option::is_some);
+            ensure!(!taken, "special token {text:?}: found id {id}, which an ordinary token has");
+        }
+        if let Some(begin) = parts.begin {
+            ensure!(specials.get(begin).is_some(), "begin: found id {begin}, expected that of a special token");
+        }
+        let merges = Merges::new(merges)?;
+        Ok(BpeTokenizer { parts, specials, bytes, merges, vocabulary, ids, caches: Caches::default() })
+    }
+
+    pub fn parts(&self) -> &BpeParts {
+        &self.parts
+    }
+
+    /// The token of each merge, in the order of learning.
+    pub fn merged_ids(&self) -> impl Iterator<Item = u32> {
+        self.merges.list().iter().map(|&(_, _, id)| id)
+    }
+
+    pub fn specials(&self) -> &Specials {
+        &self.specials
+    }
+
+    /// One more than the largest id.
+    pub fn vocab_size(&self) -> usize {
+        let special = self.specials.tokens().iter().map(|token| token.id as usize + 1).max();
+        special.unwrap_or(0).max(self.parts.tokens.len())
+    }
+
+    /// The special token that ends a document, if it is there under a known name.
+    pub fn end_of_text(&self) -> Option<u32> {
+        ENDS.iter().find_map(|text| self.specials.by_text(text)).map(|token| token.id)
+    }
+
+    /// The special token that a prompt begins with, if the model wants one.
+    pub fn begin_of_text(&self) -> Option<u32> {
+        self.parts.begin
+    }
+
+    /// The id of an ordinary token.
+    pub fn id_of(&self, bytes: &[u8]) -> Option<u32> {
+        self.vocabulary.find(bytes).map(|number| self.ids[number])
+    }
+
+    /// Appends the bytes of `id`; `false` where no token has it.
+    pub(super) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> bool {
+        if let Some(Some(token)) = self.parts.tokens.get(id as usize) {
+            bytes.extend_from_slice(token);
+            return true;
+        }
+        let special = self.specials.get(id);
+        bytes.extend(special.into_iter().flat_map(|token| token.text.bytes()));
+        special.is_some()
+    }
+
+    /// The ids of `text`, on this thread. Error: a special token in it where they are forbidden.
+    pub fn encode(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
+        let mut out = Vec::with_capacity(text.len() / 3);
+        if specials == SpecialText::Forbid
+            && let Some((at, token)) = self.specials.first_in(text)
+        {
+            bail!("encode: found the special token {:?} at byte {at}, expected ordinary text", token.text);
+        }
+        let mut cache = self.caches.take();
+        if specials == SpecialText::Allow {
+            self.encode_allowing(text, &mut cache, &mut out);
+        } else {
+            self.push_ordinary(text, &mut cache, &mut out);
+        }
+        self.caches.give_back(cache);
+        Ok(out)
+    }
+
+    /// The ids of any bytes: text as ordinary text, what is not UTF-8 as pieces of its own.
+    pub fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let mut out = Vec::new();
+        let mut cache = self.caches.take();
+        for chunk in bytes.utf8_chunks() {
+            self.push_ordinary(chunk.valid(), &mut cache, &mut out);
+            self.push_piece(chunk.invalid(), &mut out);
+        }
+        self.caches.give_back(cache);
+        out
+    }
+
+    /// The ids that [`encode`](Self::encode) gives; a long text is cut into parts for all threads.
+    pub fn encode_parallel(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
+        // Places in an error are those in the whole text; and what normalisation joins must not be cut.
+        if text.len() <= PART || specials == SpecialText::Forbid || self.parts.nfc && !text.is_ascii() {
+            return self.encode(text, specials);
+        }
+        let parts = cuts::parts(text, PART, &self.specials);
+        let ids: Vec<Vec<u32>> = parts.par_iter().map(|part| self.encode(part, specials)).collect::<Result<_>>()?;
+        Ok(ids.concat())
+    }
+
+    fn encode_allowing(&self, text: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
+        let mut rest = text;
+        while let Some((at, token)) = self.specials.first_in(rest) {
+            self.push_ordinary(&rest[..at], cache, out);
+            out.push(token.id);
+            rest = &rest[at + token.text.len()..];
+        }
+        self.push_ordinary(rest, cache, out);
+    }
+
+    /// Appends the ids of a text without special tokens.
+    fn push_ordinary(&self, text: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
+        let text = self.normalised(text);
+        let scanner = Scanner::new(self.parts.pattern, &text);
+        let mut start = 0;
+        while let Some(end) = scanner.end_of_piece(start) {
+            cache.push(text.as_bytes(), (start, end), out, |piece, out| self.push_piece(piece, out));
+            start = end;
+        }
+    }
+
+    fn normalised<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if !self.parts.nfc || text.is_ascii() || is_nfc(text) {
+            return Cow::Borrowed(text);
+        }
+        Cow::Owned(text.nfc().collect())
+    }
+
+    /// Appends the ids of one piece.
+    fn push_piece(&self, piece: &[u8], out: &mut Vec<u32>) {
+        if self.parts.whole_pieces
+            && let Some(id) = self.id_of(piece)
+        {
+            return out.push(id);
+        }
+        let mut ids: Vec<u32> = piece.iter().map(|&byte| self.bytes[usize::from(byte)]).collect();
+        self.merges.apply(&mut ids);
+        out.extend_from_slice(&ids);
+    }
+}
+
+impl Clone for BpeTokenizer {
+    fn clone(&self) -> BpeTokenizer {
+        BpeTokenizer {
+            parts: self.parts.clone(),
+            specials: self.specials.clone(),
+            bytes: self.bytes.clone(),
+            merges: self.merges.clone(),
+            vocabulary: self.vocabulary.clone(),
+            ids: self.ids.clone(),
+            caches: Caches::default(),
+        }
+    }
+}
+
+/// Short: the tables would fill pages.
+impl std::fmt::Debug for BpeTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let (size, merges) = (self.vocab_size(), self.parts.merges.len());
+        write!(f, "BpeTokenizer({:?}, {size} ids, {merges} merges)", self.parts.pattern)
+    }
+}
+
+/// All else follows from the parts.
+impl PartialEq for BpeTokenizer {
+    fn eq(&self, other: &BpeTokenizer) -> bool {
+        self.parts == other.parts
+    }
+}
+
+/// The ordinary tokens and their ids. Error: two ids of the same bytes, or one without any.
+fn index(tokens: &[Option<Vec<u8>>]) -> Result<(WordMap, Vec<u32>)> {
+    let (mut vocabulary, mut ids) = (WordMap::default(), Vec::new());
+    for (id, token) in (0..).zip(tokens) {
+        let Some(token) = token else { continue };
+        ensure!(!token.is_empty(), "vocabulary: found no bytes at id {id}, expected at least one");
+        let number = vocabulary.insert(token);
+        ensure!(
+            number == ids.len(),
+            "vocabulary: found {:?} at ids {} and {id}, expected it once",
+            String::from_utf8_lossy(token),
+            ids[number]
+        );
+        ids.push(id);
+    }
+    Ok((vocabulary, ids))
+}
+
+/// One cache for each thread that is encoding, kept for the next call.
+#[derive(Default)]
+struct Caches(Mutex<Vec<WordCache>>);
+
+impl Caches {
+    fn take(&self) -> WordCache {
+        let idle = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        idle.unwrap_or_else(WordCache::new)
+    }
+
+    fn give_back(&self, cache: WordCache) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(cache);
+    }
+}
