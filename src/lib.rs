@@ -35,6 +35,9 @@
 //! | chapter 8.2.3, training, generation | [`train::trainer`], [`mod@generate`], [`nn::kv_cache`] |
 //! | chapter 8.3, cost of the KV cache | [`nn::cost`] |
 //! | chapter 8, Q6: layer by layer | `handgrad trace`, `tests/golden.rs` |
+//! | report §4.1 BPE training | [`tokenizer::bpe::train`](mod@tokenizer::bpe::train), [`tokenizer::bpe::pattern`] |
+//! | report §4.2 tokenizer | [`tokenizer::bpe`], [`formats::tokenizer_json`] |
+//! | report §4.3 encoding the data | [`data::encode`], [`data::shard`] |
 //! | report §5.1 initialisation | [`nn::init`] |
 //! | report §5.2, §5.3 embedding, linear | [`nn::embedding`], [`nn::linear`] |
 //! | report §5.4 norms | [`nn::norm`], [`ops::rms_norm`](mod@ops::rms_norm), [`ops::layer_norm`](mod@ops::layer_norm) |
@@ -54,6 +57,7 @@
 //! | report §9.2 KV cache | [`nn::kv_cache`] |
 //! | report §9.3 FlashAttention-2 | [`cpu::attention`] |
 //! | report §10.2 the two bugs | `tests/model.rs`, `tests/generation.rs` |
+//! | report §10.3 looking at the data | [`data::inspect`] |
 
 pub mod cli;
 pub mod cpu;

@@ -1,6 +1,6 @@
 //! Training as a whole: deterministic, resumable, undisturbed by evaluation, and safe when a loss goes bad.
 
-use handgrad::data::random_batch;
+use handgrad::data::{TokenRow, random_batch};
 use handgrad::formats::{model_dir, safetensors};
 use handgrad::nn::{ModelConfig, Module, Transformer};
 use handgrad::optim::{AdamW, AdamWConfig, clip_grad_norm};
@@ -116,8 +116,9 @@ fn a_step_is_batch_loss_clip_and_adamw_with_the_step_s_learning_rate() {
 #[test]
 fn an_evaluation_is_the_mean_over_every_token() {
     let mut trainer = trainer(Recipe { batch_size: 4, seq_len: 7, ..recipe(5) });
-    trainer.validation.truncate(41); // a whole batch, a batch of one row, a short row: 28, 7 and 5 targets
-    let tokens = trainer.validation.clone();
+    let mut tokens = vec![];
+    trainer.validation.read(0..41, &mut tokens); // a whole batch, a batch of one row, a short row: 28, 7 and 5 targets
+    trainer.validation = tokens.clone().into();
     let mut losses = vec![];
     for start in (0..40).step_by(7) {
         let window = &tokens[start..(start + 7).min(40) + 1];
@@ -135,7 +136,7 @@ fn an_evaluation_is_the_mean_over_every_token() {
     trainer.recipe.eval_batches = 1;
     let found = trainer.evaluate(&|| false).unwrap().unwrap();
     assert!((found - mean(&losses[..28])).abs() < 1e-5, "{found}, expected {}", mean(&losses[..28]));
-    trainer.validation.clear();
+    trainer.validation = vec![].into();
     assert_eq!(trainer.evaluate(&|| false).unwrap(), None);
 }
 
@@ -154,7 +155,7 @@ fn an_evaluation_that_is_not_finite_is_an_error_and_nothing_is_saved() {
         "{error}"
     );
     assert!(!dir.path().join("model.safetensors").exists());
-    trainer.validation.clear();
+    trainer.validation = vec![].into();
     let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &interrupted).unwrap_err());
     assert!(error.contains("infinity in model.layers.0.mlp.up_proj.weight"), "{error}");
     assert!(!dir.path().join("model.safetensors").exists());

@@ -1,8 +1,9 @@
 //! `handgrad eval`
 
+use super::training_data::TrainingData;
 use super::{DeviceArgs, load_model, signals, thousands};
+use crate::data::TokenRow;
 use crate::data::batch::whole_batches;
-use crate::data::corpus::Corpus;
 use crate::formats::model_dir;
 use crate::train::trainer::mean_loss;
 use anyhow::Result;
@@ -15,7 +16,7 @@ pub struct EvalArgs {
     /// Model directory
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// Text to predict: a file, or a directory of files
+    /// Text to predict: a file, a directory of files, or of shards
     #[arg(long, value_name = "FILE|DIR")]
     data: PathBuf,
     /// Sequences computed at once; changes the speed only
@@ -30,8 +31,7 @@ pub fn run(args: EvalArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
     let model = load_model(&args.model, quiet)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
-    let corpus = Corpus::load(&args.data)?;
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let tokens = TrainingData::open(Some(&args.data))?.tokens(&tokenizer)?;
     let window = model.config.max_seq_len.min(tokens.len().saturating_sub(1)).max(1);
     let batches = whole_batches(&tokens, args.batch_size, window)?;
     signals::install();

@@ -5,7 +5,7 @@ use crate::data::corpus::read_text;
 use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate};
 use crate::nn::Transformer;
-use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::tokenizer::{SpecialText, StreamDecoder, Tokenizer};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::io::Write;
@@ -57,7 +57,7 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     ensure!(!prompt.is_empty(), "prompt: found an empty text, expected at least one character");
     let model = load_model(&args.model, quiet)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
-    let ids = tokenizer.encode(&prompt).context("prompt")?;
+    let ids = tokenizer.encode_prompt(&prompt, SpecialText::Text).context("prompt")?;
     let room = model.config.max_seq_len.saturating_sub(ids.len());
     if ids.len() == model.config.max_seq_len && args.max_new.is_none() && !quiet {
         note("handgrad: the prompt fills the model's context: nothing is generated");

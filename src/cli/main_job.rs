@@ -26,7 +26,8 @@ fn run_in(parent: &Path, steps: usize, quiet: bool) -> Result<u8> {
     let tokenizer = Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), true);
     let recipe = Recipe { steps, warmup: (steps / 8).min(100), ..Recipe::preset("chapter8")? };
     let config = ModelConfig::chapter8(tokenizer.vocab_size());
-    let (mut trainer, source) = train::new_trainer(&corpus, None, 0.1, &tokenizer, &config, recipe)?;
+    let tokens = tokenizer.encode_documents(&corpus.documents)?;
+    let (mut trainer, source) = train::new_trainer(tokens.into(), None, 0.1, &config, recipe)?;
     let out = new_directory(parent);
     prepare_out(&out, false)?;
     let run = Run { out, tokenizer: &tokenizer, source };
@@ -51,7 +52,7 @@ fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &Path, quiet: bool) -
     };
     say("\nwhat it writes:");
     for (seed, prompt) in PROMPTS.iter().enumerate() {
-        let ids = tokenizer.encode(prompt)?;
+        let ids = tokenizer.encode_ordinary(prompt)?;
         let request = Request {
             prompt: &ids,
             max_new: model.config.max_seq_len - ids.len(),

@@ -1,5 +1,6 @@
 //! Arguments, printing and exit status; the work is done in the modules below.
 
+mod data;
 mod eval;
 mod generate;
 mod gradcheck;
@@ -10,8 +11,10 @@ mod main_job;
 mod memory;
 mod progress;
 mod signals;
+mod tokenizer;
 mod trace;
 mod train;
+mod training_data;
 
 use crate::formats::model_dir;
 use crate::nn::Transformer;
@@ -44,6 +47,12 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Parameters, FLOPs and bytes of a model
     Inspect(inspect::InspectArgs),
+    /// Encode texts into files of token ids, and look at them
+    #[command(subcommand)]
+    Data(data::DataCommand),
+    /// Learn a byte-pair vocabulary; text to token ids and back
+    #[command(subcommand)]
+    Tokenizer(tokenizer::TokenizerCommand),
     /// Check every operator's gradient against finite differences, in f64
     Gradcheck(gradcheck::GradcheckArgs),
     /// What ptxas and the emulator say of every CUDA kernel
@@ -96,6 +105,8 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Eval(args)) => eval::run(args, quiet),
         Some(Command::Trace(args)) => trace::run(args, quiet),
         Some(Command::Inspect(args)) => inspect::run(args, quiet),
+        Some(Command::Data(command)) => data::run(command, quiet),
+        Some(Command::Tokenizer(command)) => tokenizer::run(command, quiet),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),
         #[cfg(feature = "cuda")]
         Some(Command::Kernels(args)) => kernels::run(args),
@@ -127,18 +138,27 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Where to compute.
 #[derive(Args)]
 struct DeviceArgs {
-    /// Where to compute; this build knows cpu only
+    /// Where to compute; only cpu so far: the kernels are there (handgrad kernels), the model does not call them yet
     #[arg(long, default_value = "cpu", value_name = "cpu|cuda[:N]|emulator", value_parser = parse_device)]
     device: String,
 }
 
 impl DeviceArgs {
-    /// Error: a device that this build cannot drive.
+    /// Error: a device that is not there, with what is missing, or that the model cannot use yet.
     fn check(&self) -> Result<()> {
-        if self.device != "cpu" {
-            bail!("--device: found {}, expected cpu: this build has no CUDA support", self.device);
+        if self.device == "cpu" {
+            return Ok(());
         }
-        Ok(())
+        #[cfg(feature = "cuda")]
+        {
+            let gpu = match self.device.strip_prefix("cuda") {
+                Some(index) => crate::gpu::Gpu::open(index.trim_start_matches(':').parse().unwrap_or(0))?,
+                None => crate::gpu::Gpu::emulator()?,
+            };
+            bail!("--device: found {} ({}), expected cpu: the model does not run there yet", self.device, gpu.name())
+        }
+        #[cfg(not(feature = "cuda"))]
+        bail!("--device: found {}, expected cpu: this build has no CUDA support (--features cuda)", self.device)
     }
 }
 

@@ -1,10 +1,11 @@
 //! `handgrad train`
 
 use super::progress::Progress;
+use super::training_data::TrainingData;
 use super::{DeviceArgs, argument, load_model, memory, signals, thousands};
-use crate::data::batch::split;
-use crate::data::corpus::Corpus;
-use crate::formats::{atomic, config_json, model_dir, tokenizer_json};
+use crate::data::batch::training_part;
+use crate::data::{TokenRow, Tokens};
+use crate::formats::{atomic, config_json, model_dir};
 use crate::nn::{ModelConfig, Module, Transformer};
 use crate::optim::AdamW;
 use crate::tokenizer::Tokenizer;
@@ -24,12 +25,13 @@ pub struct TrainArgs {
     /// The model from a config.json instead of the preset's
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
-    /// Text to train on: a file, or a directory of files [default: this project's own sources and guide]
+    /// Text to train on: a file, a directory of files, or of shards that handgrad data encode made [default: this project's own
+    /// sources and guide]
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
-    /// char: the characters of the data; bytes: 256 bytes; or a tokenizer.json
-    #[arg(long, default_value = "char", value_name = "char|bytes|FILE.json")]
-    pub tokenizer: String,
+    /// char: the characters of the data; bytes: 256 bytes; or a tokenizer.json [default: char; of shards, the one that made them]
+    #[arg(long, value_name = "char|bytes|FILE.json")]
+    pub tokenizer: Option<String>,
     /// The model directory to write
     #[arg(long, value_name = "DIR", required_unless_present = "resume")]
     pub out: Option<PathBuf>,
@@ -146,34 +148,35 @@ fn start(args: &TrainArgs, quiet: bool) -> Result<u8> {
     let val_fraction = args.val_fraction.unwrap_or(0.1);
     ensure_fraction(val_fraction)?;
     let Some(out) = &args.out else { bail!("--out: expected a directory to write the model to") };
-    let corpus = load_corpus(args.data.as_deref())?;
+    let data = TrainingData::open(args.data.as_deref())?;
     if let Some(data) = &args.data {
         refuse_out_in_data(out, data)?;
     }
-    let tokenizer = make_tokenizer(&args.tokenizer, &corpus)?;
+    let tokenizer = data.tokenizer(args.tokenizer.as_deref())?;
     let config = model_config(args, &tokenizer, &mut recipe)?;
-    let (mut trainer, source) = new_trainer(&corpus, args.data.as_deref(), val_fraction, &tokenizer, &config, recipe)?;
+    config.validate()?;
+    memory::check(&config, &recipe)?;
+    let tokens = data.tokens(&tokenizer)?;
+    let (mut trainer, source) = new_trainer(tokens, args.data.as_deref(), val_fraction, &config, recipe)?;
     prepare_out(out, args.overwrite)?;
-    train(&Run { out: out.clone(), tokenizer: &tokenizer, source }, &mut trainer, &corpus.name, quiet)
+    train(&Run { out: out.clone(), tokenizer: &tokenizer, source }, &mut trainer, &data.name(), quiet)
 }
 
-/// A trainer with a new model on a corpus that was read from `data`.
+/// A trainer with a new model on tokens that were read from `data`.
 pub fn new_trainer(
-    corpus: &Corpus,
+    tokens: Tokens,
     data: Option<&Path>,
     val_fraction: f64,
-    tokenizer: &Tokenizer,
     config: &ModelConfig,
     recipe: Recipe,
 ) -> Result<(Trainer, Source)> {
     config.validate()?;
     memory::check(config, &recipe)?;
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
-    let (train, validation) = split(&tokens, val_fraction, recipe.seq_len)?;
+    let (train, validation) = tokens.split_at(training_part(tokens.len(), val_fraction, recipe.seq_len)?);
     let data = data.map(|path| Ok::<_, std::io::Error>(path.canonicalize()?.display().to_string())).transpose()?;
     let source = Source { data, val_fraction, tokens: tokens.len() };
     let model = Transformer::new(config, recipe.seed)?;
-    Ok((Trainer::new(model, recipe, train.to_vec(), validation.to_vec()), source))
+    Ok((Trainer::new(model, recipe, train, validation), source))
 }
 
 /// Goes on behind a checkpoint, in the run's own directory or in a new one.
@@ -201,17 +204,18 @@ fn resume(dir: &Path, args: &TrainArgs, quiet: bool) -> Result<u8> {
     }
     let model = load_model(dir, quiet)?;
     let tokenizer = model_dir::load_tokenizer(dir, &model)?;
-    let corpus = load_corpus(state.source.data.as_deref().map(Path::new))?;
-    let tokens = tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?;
+    let data = TrainingData::open(state.source.data.as_deref().map(Path::new))?;
+    let tokens = data.tokens(&tokenizer)?;
     let (found, expected) = (tokens.len(), state.source.tokens);
     ensure!(
         found == expected,
         "{}: found {found} tokens, expected the {expected} that the run began with",
-        corpus.name
+        data.name()
     );
     memory::check(&model.config, &recipe)?;
-    let (train_tokens, validation) = split(&tokens, state.source.val_fraction, recipe.seq_len)?;
-    let mut trainer = Trainer::new(model, recipe, train_tokens.to_vec(), validation.to_vec());
+    let training = training_part(tokens.len(), state.source.val_fraction, recipe.seq_len)?;
+    let (train_tokens, validation) = tokens.split_at(training);
+    let mut trainer = Trainer::new(model, recipe, train_tokens, validation);
     state::restore(dir, &state, &mut trainer)?;
     if in_place {
         atomic::clean(&out)?;
@@ -219,7 +223,7 @@ fn resume(dir: &Path, args: &TrainArgs, quiet: bool) -> Result<u8> {
         prepare_out(&out, false)?;
         copy_metrics(&old_run, &out)?;
     }
-    train(&Run { out, tokenizer: &tokenizer, source: state.source }, &mut trainer, &corpus.name, quiet)
+    train(&Run { out, tokenizer: &tokenizer, source: state.source }, &mut trainer, &data.name(), quiet)
 }
 
 /// A run that branches off begins with the history of the old one.
@@ -271,25 +275,12 @@ fn ensure_fraction(val_fraction: f64) -> Result<()> {
     argument(Err(anyhow!("--val-fraction: found {val_fraction}, expected at least 0 and below 1")))
 }
 
-fn load_corpus(data: Option<&Path>) -> Result<Corpus> {
-    data.map_or_else(|| Ok(Corpus::builtin()), Corpus::load)
-}
-
 /// A run that writes among the texts it reads could not read them again.
 fn refuse_out_in_data(out: &Path, data: &Path) -> Result<()> {
     let full = |path: &Path| std::path::absolute(path).ok()?.ancestors().find_map(|part| part.canonicalize().ok());
     let inside = data.is_dir() && full(out).zip(full(data)).is_some_and(|(out, data)| out.starts_with(data));
     ensure!(!inside, "--out {}: found a directory within --data, expected one elsewhere", out.display());
     Ok(())
-}
-
-fn make_tokenizer(name: &str, corpus: &Corpus) -> Result<Tokenizer> {
-    let end_of_text = corpus.documents.len() > 1; // one text has no end to learn
-    match name {
-        "char" => Ok(Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), end_of_text)),
-        "bytes" => Ok(Tokenizer::bytes(end_of_text)),
-        path => tokenizer_json::read(Path::new(path)),
-    }
 }
 
 /// The model of `--config` or `--preset`. A window longer than the preset's context raises the context.

@@ -1,5 +1,6 @@
 //! Windows of a token row: drawn at random for training, in order for evaluation.
 
+use super::tokens::TokenRow;
 use crate::Tensor;
 use anyhow::{Result, ensure};
 use rand::RngExt;
@@ -16,11 +17,14 @@ pub struct Batch {
 
 impl Batch {
     /// Windows of `t` tokens at the given starts, each of which has `t + 1` tokens from there on.
-    fn windows(tokens: &[u32], starts: impl Iterator<Item = usize>, t: usize) -> Batch {
+    fn windows(tokens: &(impl TokenRow + ?Sized), starts: impl Iterator<Item = usize>, t: usize) -> Batch {
         let (mut ids, mut targets, mut rows) = (Vec::new(), Vec::new(), 0);
+        let mut window = Vec::with_capacity(t + 1);
         for start in starts {
-            ids.extend_from_slice(&tokens[start..start + t]);
-            targets.extend_from_slice(&tokens[start + 1..start + 1 + t]);
+            window.clear();
+            tokens.read(start..start + t + 1, &mut window);
+            ids.extend_from_slice(&window[..t]);
+            targets.extend_from_slice(&window[1..]);
             rows += 1;
         }
         let tensor = |data| Tensor::from_vec::<u32>(data, &[rows, t]).expect("t ids in every row");
@@ -31,9 +35,9 @@ impl Batch {
 /// `batch` windows of `t` tokens, each starting anywhere with the same probability, so windows may overlap and repeat.
 /// Of `n` tokens the starts are `0..n-t`: the last window's last target is the last token.
 /// Error: fewer than `t + 1` tokens, or a size of 0.
-pub fn random_batch(tokens: &[u32], batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
+pub fn random_batch(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
     check_sizes(batch, t)?;
-    check_length("tokens", tokens, t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
+    check_length("tokens", tokens.len(), t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
     let starts = tokens.len() - t;
     Ok(Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t))
 }
@@ -41,9 +45,9 @@ pub fn random_batch(tokens: &[u32], batch: usize, t: usize, rng: &mut ChaCha8Rng
 /// Batches in order that predict every token after the first exactly once, for a loss over a whole text: first all whole
 /// batches, of which neighbours share one token, the last target of a row and the first id of the next; then a batch of fewer rows, then a single row of fewer tokens, the last two only if something is left.
 /// Error: fewer than 2 tokens, or a size of 0.
-pub fn whole_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
+pub fn whole_batches(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
     check_sizes(batch, t)?;
-    check_length("tokens", tokens, 2, "one id and the token after it")?;
+    check_length("tokens", tokens.len(), 2, "one id and the token after it")?;
     let targets = tokens.len() - 1;
     let (rows, rest) = (targets / t, targets % t);
     let full = (0..rows).step_by(batch).map(move |first| {
@@ -57,21 +61,25 @@ pub fn whole_batches(tokens: &[u32], batch: usize, t: usize) -> Result<impl Iter
 /// Training and validation tokens: the first `⌊n·(1 - val_fraction)⌋`, and the tail. `val_fraction` 0 keeps all for training.
 /// Error: a fraction outside `[0,1)`, or a part shorter than one window, `t + 1` tokens.
 pub fn split(tokens: &[u32], val_fraction: f64, t: usize) -> Result<(&[u32], &[u32])> {
+    Ok(tokens.split_at(training_part(tokens.len(), val_fraction, t)?))
+}
+
+/// Where [`split`] splits a row of `len` tokens. Error: as there.
+pub fn training_part(len: usize, val_fraction: f64, t: usize) -> Result<usize> {
     ensure!(
         (0.0..1.0).contains(&val_fraction),
         "validation fraction: found {val_fraction}, expected at least 0 and below 1"
     );
     // A product that should be whole may come out a little above it; that must not cost training a token.
-    let exact = tokens.len() as f64 * val_fraction;
-    let val = ((exact * (1.0 - 1e-12)).ceil() as usize).min(tokens.len());
-    let (train, val) = tokens.split_at(tokens.len() - val);
-    let window =
-        format!("a window of {t} and the token after it; of {} tokens {val_fraction} are for validation", tokens.len());
+    let exact = len as f64 * val_fraction;
+    let val = ((exact * (1.0 - 1e-12)).ceil() as usize).min(len);
+    let train = len - val;
+    let window = format!("a window of {t} and the token after it; of {len} tokens {val_fraction} are for validation");
     check_length("training tokens", train, t.saturating_add(1), &window)?;
     if val_fraction > 0.0 {
         check_length("validation tokens", val, t.saturating_add(1), &window)?;
     }
-    Ok((train, val))
+    Ok(train)
 }
 
 fn check_sizes(batch: usize, t: usize) -> Result<()> {
@@ -80,7 +88,7 @@ fn check_sizes(batch: usize, t: usize) -> Result<()> {
     Ok(())
 }
 
-fn check_length(what: &str, tokens: &[u32], needed: usize, why: &str) -> Result<()> {
-    ensure!(tokens.len() >= needed, "{what}: found {}, expected at least {needed} ({why})", tokens.len());
+fn check_length(what: &str, found: usize, needed: usize, why: &str) -> Result<()> {
+    ensure!(found >= needed, "{what}: found {found}, expected at least {needed} ({why})");
     Ok(())
 }

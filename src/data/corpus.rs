@@ -64,7 +64,7 @@ impl Corpus {
 
 /// Adds every file below `directory` that is not hidden. Links to files count, links to directories do not: they may go round
 /// in circles.
-fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let place = || format!("{}: cannot be listed", directory.display());
     for entry in fs::read_dir(directory).with_context(place)? {
         let entry = entry.with_context(place)?;

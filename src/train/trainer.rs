@@ -2,6 +2,7 @@
 
 use super::Recipe;
 use crate::data::batch::{Batch, random_batch, whole_batches};
+use crate::data::{TokenRow, Tokens};
 use crate::nn::{Module, Transformer};
 use crate::optim::{AdamW, clip_grad_norm};
 use crate::tape::Tape;
@@ -15,9 +16,9 @@ pub struct Trainer {
     pub optimizer: AdamW,
     pub recipe: Recipe,
     /// Training tokens.
-    pub train: Vec<u32>,
+    pub train: Tokens,
     /// Validation tokens; empty if there is no validation.
-    pub validation: Vec<u32>,
+    pub validation: Tokens,
     /// Steps done.
     pub step: usize,
 }
@@ -35,9 +36,9 @@ pub struct StepReport {
 }
 
 impl Trainer {
-    pub fn new(model: Transformer, recipe: Recipe, train: Vec<u32>, validation: Vec<u32>) -> Trainer {
+    pub fn new(model: Transformer, recipe: Recipe, train: impl Into<Tokens>, validation: impl Into<Tokens>) -> Trainer {
         let optimizer = AdamW::new(recipe.adamw());
-        Trainer { model, optimizer, recipe, train, validation, step: 0 }
+        Trainer { model, optimizer, recipe, train: train.into(), validation: validation.into(), step: 0 }
     }
 
     /// Tokens of one step.

@@ -1,4 +1,4 @@
-//! Data: what a corpus reads, and which tokens land in which batch.
+//! What a corpus reads, and which tokens land in which batch.
 
 use handgrad::data::{Batch, Corpus, random_batch, split, whole_batches};
 use proptest::prelude::*;

@@ -1,0 +1,66 @@
+//! What `--data` names: texts, or shards of token ids.
+
+use crate::data::shard::{self, ShardSet};
+use crate::data::{Corpus, Tokens};
+use crate::formats::tokenizer_json;
+use crate::tokenizer::Tokenizer;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+pub enum TrainingData {
+    Texts(Corpus),
+    /// A directory of `handgrad data encode`.
+    Shards(PathBuf),
+}
+
+impl TrainingData {
+    /// Opens `--data`; without one, the built-in corpus.
+    pub fn open(data: Option<&Path>) -> Result<TrainingData> {
+        match data {
+            None => Ok(TrainingData::Texts(Corpus::builtin())),
+            Some(dir) if shard::is_in(dir) => Ok(TrainingData::Shards(dir.to_path_buf())),
+            Some(path) => Ok(TrainingData::Texts(Corpus::load(path)?)),
+        }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> String {
+        match self {
+            TrainingData::Texts(corpus) => corpus.name.clone(),
+            TrainingData::Shards(dir) => dir.display().to_string(),
+        }
+    }
+
+    /// The tokenizer that `--tokenizer` asks for; by default characters, or the one that made the shards.
+    pub fn tokenizer(&self, choice: Option<&str>) -> Result<Tokenizer> {
+        match (self, choice) {
+            (TrainingData::Texts(corpus), None | Some("char")) => {
+                Ok(Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), ends(corpus)))
+            }
+            (TrainingData::Texts(corpus), Some("bytes")) => Ok(Tokenizer::bytes(ends(corpus))),
+            (TrainingData::Shards(dir), None) => tokenizer_json::read(&dir.join("tokenizer.json")),
+            (TrainingData::Shards(dir), Some(name @ ("char" | "bytes"))) => {
+                anyhow::bail!(
+                    "--tokenizer: found {name}, expected none or a file: {} is encoded already",
+                    dir.display()
+                )
+            }
+            (_, Some(path)) => tokenizer_json::read(Path::new(path)),
+        }
+    }
+
+    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made.
+    pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Tokens> {
+        match self {
+            TrainingData::Texts(corpus) => {
+                Ok(tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?.into())
+            }
+            TrainingData::Shards(dir) => Ok(ShardSet::open(dir, tokenizer)?.into()),
+        }
+    }
+}
+
+/// One text has no end to learn.
+fn ends(corpus: &Corpus) -> bool {
+    corpus.documents.len() > 1
+}

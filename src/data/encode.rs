@@ -1,0 +1,340 @@
+//! Texts to shards of token ids (report §4.3).
+//!
+//! Files are read in batches of a fixed size, each batch is encoded on all threads, and a shard is written when enough
+//! ids have come together. Nothing depends on the number of threads, so that an interrupted run goes on where its last
+//! shard ended (`progress.json` says where) and writes what it would have written.
+
+use super::corpus::list;
+use super::shard::{self, Format};
+use crate::formats::{atomic, read_json, tokenizer_json, write_json};
+use crate::tokenizer::bpe::{Specials, cuts};
+use crate::tokenizer::{SpecialText, Tokenizer};
+use anyhow::{Context, Result, bail, ensure};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a batch, about.
+const BATCH: usize = 1 << 24;
+/// Bytes that a thread encodes at a time, about.
+const PART: usize = 1 << 19;
+
+/// How to encode.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// A shard ends with the batch that brings it to as many ids.
+    pub shard_tokens: usize,
+    /// Whether bytes that are not UTF-8 become U+FFFD instead of being an error.
+    pub lossy: bool,
+    /// What a special token's text within a text becomes.
+    pub specials: SpecialText,
+    /// Bytes of a batch, about.
+    pub batch: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { shard_tokens: 1 << 25, lossy: false, specials: SpecialText::Text, batch: BATCH }
+    }
+}
+
+/// How far a run is: what `progress.json` holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What must be the same for a run to go on: fingerprint, settings, and the files with their lengths.
+    plan: Plan,
+    /// Shards written.
+    pub shards: usize,
+    /// The file to go on with, where in it, and how many of its lines have been read.
+    file: usize,
+    offset: u64,
+    line: usize,
+    /// Documents that were not empty, and those that were, which leave no trace.
+    pub documents: u64,
+    pub empty: u64,
+    /// Bytes of text and ids, of all shards.
+    pub bytes: u64,
+    pub tokens: u64,
+    pub finished: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Plan {
+    fingerprint: String,
+    shard_tokens: usize,
+    batch: usize,
+    lossy: bool,
+    specials: String,
+    files: Vec<(PathBuf, u64)>,
+}
+
+/// The files to encode: those named, and all `.txt` and `.jsonl` in the directories named, by path.
+/// Errors: nothing there; a directory without any such file.
+pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for input in inputs {
+        let place = input.display();
+        let meta = fs::metadata(input).with_context(|| format!("{place}: cannot be read"))?;
+        if !meta.is_dir() {
+            ensure!(meta.is_file(), "{place}: found a pipe or device, expected a regular file");
+            all.push(input.clone());
+            continue;
+        }
+        let mut found = Vec::new();
+        list(input, &mut found)?;
+        found.retain(|path| path.extension().is_some_and(|ending| ending == "txt" || ending == "jsonl"));
+        ensure!(!found.is_empty(), "{place}: found no .txt or .jsonl files in the directory, expected some");
+        found.sort();
+        all.append(&mut found);
+    }
+    Ok(all)
+}
+
+/// Encodes files into shards in `out`, or goes on with it. `progress` hears how many bytes of files have been read
+/// since it was last called; `interrupted` is asked between batches.
+///
+/// Errors: text that is not UTF-8, a line of JSON without `text`, each with its place; `out` holds another run; no
+/// tokens at all; a disk that is full. What was written before stays, and the same call goes on behind it.
+pub fn encode(
+    files: &[PathBuf],
+    out: &Path,
+    tokenizer: &Tokenizer,
+    settings: Settings,
+    progress: &dyn Fn(u64),
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Progress> {
+    let format = Format::of(tokenizer);
+    let mut state = begin(files, out, tokenizer, settings, format)?;
+    let done_before: u64 = state.plan.files[..state.file].iter().map(|(_, bytes)| bytes).sum();
+    progress(done_before + state.offset);
+    let mut now = state.clone();
+    let mut ids: Vec<u32> = Vec::new();
+    while now.file < files.len() {
+        if interrupted() {
+            return Ok(state);
+        }
+        let before = now.offset;
+        let batch = Batch::read(&files[now.file], &mut now, settings, tokenizer)?;
+        progress(batch.end - before);
+        batch.encode(tokenizer, settings.specials, &mut now, &mut ids)?;
+        now.offset = batch.end;
+        if batch.end == now.plan.files[now.file].1 {
+            (now.file, now.offset, now.line) = (now.file + 1, 0, 0);
+        }
+        if ids.len() >= settings.shard_tokens {
+            write(out, format, &mut now, &mut ids)?;
+            state = now.clone();
+        }
+    }
+    now.finished = true;
+    if !ids.is_empty() {
+        write(out, format, &mut now, &mut ids)?;
+    }
+    ensure!(now.tokens > 0, "{}: found no text in {} files, expected some", out.display(), files.len());
+    save(out, &now)?;
+    Ok(now)
+}
+
+/// Writes a shard, then how far the run is.
+fn write(out: &Path, format: Format, now: &mut Progress, ids: &mut Vec<u32>) -> Result<()> {
+    shard::write(&shard::path(out, now.shards), format, ids)?;
+    now.shards += 1;
+    now.tokens += ids.len() as u64;
+    ids.clear();
+    save(out, now)
+}
+
+fn save(out: &Path, progress: &Progress) -> Result<()> {
+    write_json(&out.join("progress.json"), &serde_json::to_value(progress)?)
+}
+
+/// Makes the directory, or finds out how far an interrupted run of the same plan is.
+fn begin(files: &[PathBuf], out: &Path, tokenizer: &Tokenizer, settings: Settings, format: Format) -> Result<Progress> {
+    let size = |path: &PathBuf| {
+        let meta = fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        Ok((std::path::absolute(path)?, meta.len()))
+    };
+    let plan = Plan {
+        fingerprint: format!("{:016x}", format.fingerprint),
+        shard_tokens: settings.shard_tokens,
+        batch: settings.batch,
+        lossy: settings.lossy,
+        specials: format!("{:?}", settings.specials),
+        files: files.iter().map(size).collect::<Result<_>>()?,
+    };
+    let place = out.display();
+    let path = out.join("progress.json");
+    if path.exists() {
+        let state: Progress = serde_json::from_value(read_json(&path)?)
+            .with_context(|| format!("{}: not the progress of handgrad data encode", path.display()))?;
+        ensure!(
+            state.plan == plan,
+            "{place}: found shards of other files, settings or another tokenizer, expected a new directory"
+        );
+        atomic::clean(out)?;
+        return Ok(state);
+    }
+    let holds_shards = shard::is_in(out);
+    ensure!(!holds_shards, "{place}: found shards without progress.json, expected a new directory");
+    fs::create_dir_all(out).with_context(|| format!("{place}: cannot be made"))?;
+    tokenizer_json::write(&out.join("tokenizer.json"), tokenizer)?;
+    let state = Progress { plan, ..Progress::default() };
+    save(out, &state)?;
+    Ok(state)
+}
+
+/// Texts from one file.
+struct Batch {
+    units: Vec<Unit>,
+    /// Where the batch ends in the file.
+    end: u64,
+}
+
+/// A document, or a part of one.
+struct Unit {
+    text: String,
+    begins: bool,
+    ends: bool,
+}
+
+impl Batch {
+    fn read(path: &Path, now: &mut Progress, settings: Settings, tokenizer: &Tokenizer) -> Result<Batch> {
+        let (start, size) = (now.offset, now.plan.files[now.file].1);
+        let lines = path.extension().is_some_and(|ending| ending == "jsonl");
+        let mut wanted = settings.batch as u64;
+        loop {
+            let end = size.min(start + wanted + 4096);
+            let bytes = read_range(path, start, end)?;
+            let cut = match lines {
+                true => bytes.iter().take(wanted as usize).rposition(|&byte| byte == b'\n').map(|last| last + 1),
+                false => text_cut(&bytes, wanted as usize, tokenizer),
+            };
+            // The end of the file is a cut, where no other is left.
+            let Some(cut) = cut.or((end == size).then_some(bytes.len())) else {
+                wanted *= 2;
+                continue;
+            };
+            let place = Place { path, start };
+            let units = match lines {
+                true => json_lines(&bytes[..cut], &place, &mut now.line, settings.lossy)?,
+                false => {
+                    let text = place.text(&bytes[..cut], 0, settings.lossy)?;
+                    text_units(text, start == 0, start + cut as u64 == size, tokenizer)
+                }
+            };
+            return Ok(Batch { units, end: start + cut as u64 });
+        }
+    }
+
+    /// Appends the ids of the batch, with the tokens that begin and end documents.
+    fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        specials: SpecialText,
+        now: &mut Progress,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        let encode = |unit: &Unit| tokenizer.encode_as(&unit.text, specials);
+        let ids: Vec<Vec<u32>> = self.units.par_iter().map(encode).collect::<Result<_>>()?;
+        for (unit, ids) in self.units.iter().zip(ids) {
+            if unit.text.is_empty() && unit.begins && unit.ends {
+                now.empty += 1;
+                continue;
+            }
+            now.bytes += unit.text.len() as u64;
+            now.documents += u64::from(unit.ends);
+            out.extend(tokenizer.begin_of_text().filter(|_| unit.begins));
+            out.extend(ids);
+            out.extend(tokenizer.end_of_text().filter(|_| unit.ends));
+        }
+        Ok(())
+    }
+}
+
+fn read_range(path: &Path, start: u64, end: u64) -> Result<Vec<u8>> {
+    let place = || format!("{}: cannot be read", path.display());
+    let mut file = File::open(path).with_context(place)?;
+    file.seek(SeekFrom::Start(start)).with_context(place)?;
+    let mut bytes = vec![0; (end - start) as usize];
+    file.read_exact(&mut bytes).with_context(place)?;
+    Ok(bytes)
+}
+
+/// The first place after `from` where no piece and no character that normalisation may join is cut.
+fn text_cut(bytes: &[u8], from: usize, tokenizer: &Tokenizer) -> Option<usize> {
+    let none = Specials::none();
+    let (specials, joins) = match tokenizer {
+        Tokenizer::Bpe(t) => (t.specials(), t.parts().nfc),
+        Tokenizer::Char(_) | Tokenizer::Bytes(_) => (&none, false),
+    };
+    let mut cut = cuts::next_cut(bytes, from, specials)?;
+    while joins && !bytes[cut].is_ascii() {
+        cut = cuts::next_cut(bytes, cut, specials)?;
+    }
+    Some(cut)
+}
+
+/// A text in parts for the threads; `begins` and `ends` tell whether it does with a document.
+fn text_units(text: String, begins: bool, ends: bool, tokenizer: &Tokenizer) -> Vec<Unit> {
+    let mut cuts = vec![0];
+    while let Some(cut) = text_cut(text.as_bytes(), cuts[cuts.len() - 1] + PART, tokenizer) {
+        cuts.push(cut);
+    }
+    let last = cuts.len() - 1;
+    let part = |i: usize| {
+        let end = cuts.get(i + 1).copied().unwrap_or(text.len());
+        Unit { text: text[cuts[i]..end].to_string(), begins: begins && i == 0, ends: ends && i == last }
+    };
+    (0..=last).map(part).collect()
+}
+
+/// The `text` of each line that is not blank.
+fn json_lines(bytes: &[u8], place: &Place, line: &mut usize, lossy: bool) -> Result<Vec<Unit>> {
+    #[derive(Deserialize)]
+    struct Line {
+        text: Option<String>,
+    }
+    let mut units = Vec::new();
+    let mut start = 0;
+    for bytes in bytes.split_inclusive(|&byte| byte == b'\n') {
+        *line += 1;
+        let text = place.text(bytes, start, lossy)?;
+        start += bytes.len();
+        if text.trim().is_empty() {
+            continue;
+        }
+        let path = place.path.display();
+        let parsed: Line = serde_json::from_str(&text)
+            .with_context(|| format!("{path}: line {line}: expected a JSON object with a text in \"text\""))?;
+        let Some(text) = parsed.text else { bail!("{path}: line {line}: found no \"text\", expected a text there") };
+        units.push(Unit { text, begins: true, ends: true });
+    }
+    Ok(units)
+}
+
+/// Where bytes come from, for errors.
+struct Place<'a> {
+    path: &'a Path,
+    start: u64,
+}
+
+impl Place<'_> {
+    /// Error: not UTF-8, with the offset in the file.
+    fn text(&self, bytes: &[u8], offset: usize, lossy: bool) -> Result<String> {
+        match String::from_utf8(bytes.to_vec()) {
+            Ok(text) => Ok(text),
+            Err(error) if lossy => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                bail!(
+                    "{}: found byte 0x{:02X} at offset {}, expected UTF-8 text (--lossy replaces what is not)",
+                    self.path.display(),
+                    bytes[at],
+                    self.start + (offset + at) as u64
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Data: corpora, batches, shards of token ids.
+
+mod batches;
+mod cli;
+mod shards;
