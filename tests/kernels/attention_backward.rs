@@ -1,11 +1,14 @@
 //! `kernels/attention_backward_*.cu`: against the f64 tape, from an exact forward's output and log-sum-exp.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::process::Command;
+
 use crate::common::*;
 use half::bf16;
 use handgrad::gpu::kernels::attention_backward::{Gradients, Saved, backward};
 use handgrad::gpu::kernels::attention_dims::AttentionShape;
 use handgrad::gpu::{GpuFloat, LaunchError, Result, View};
-use handgrad::ops;
+use handgrad::{Tensor, Var, ops};
 use proptest::prelude::*;
 use proptest::sample::select;
 use rand_chacha::ChaCha8Rng;
@@ -76,6 +79,37 @@ impl<E: GpuFloat> Problem<E> {
         };
         found.iter().zip(&self.expected).map(error).collect()
     }
+}
+
+/// q, k and v as a block's first layer makes them from text: embedding, RMSNorm with one channel far above the others,
+/// projections, and QK-Norm and RoPE for q and k. Words come again and keys resemble each other, unlike in normal draws.
+fn activations(shape: &AttentionShape, rng: &mut ChaCha8Rng) -> [Vec<f64>; 3] {
+    const TEXT: &[u8] = b"the cat sat on the mat, and the dog sat on the log; ";
+    const WIDTH: usize = 64;
+    let &AttentionShape { batch, tq, n_head, n_kv_head, head_dim, .. } = shape;
+    let mut drawn = |sizes: &[usize], size: f64| {
+        let data = to_f64(&normal::<f32>(rng, sizes.iter().product())).into_iter().map(|x| x * size).collect();
+        Tensor::from_vec(data, sizes).unwrap()
+    };
+    let ids: Vec<u32> = TEXT.iter().cycle().take(batch * tq).map(|&byte| byte as u32).collect();
+    let ids = Tensor::from_vec(ids, &[batch, tq]).unwrap();
+    let gain = Tensor::from_vec((0..WIDTH).map(|i| if i == 5 { 20.0 } else { 1.0 }).collect::<Vec<f64>>(), &[WIDTH]);
+    let mut weight = |heads: usize| drawn(&[heads * head_dim, WIDTH], (WIDTH as f64).powf(-0.5));
+    let (wq, wk, wv) = (weight(n_head), weight(n_kv_head), weight(n_kv_head));
+    let inputs = [drawn(&[256, WIDTH], 0.02), gain.unwrap(), wq, wk, wv, drawn(&[head_dim], 1.0)];
+    let rope = ops::RopeTable::new(head_dim, tq, 10_000.0).unwrap();
+    let made = reference(&inputs, &[], |tape, x| {
+        let (table, gain, head_gain) = (&x[0], &x[1], &x[5]);
+        let embedded = ops::embedding(tape, table, &ids)?;
+        let normed = ops::rms_norm(tape, &embedded, gain, 1e-6)?;
+        let mut project = |weight: &Var, heads: usize, normed_heads: bool| {
+            let y = ops::linear(tape, &normed, weight, None)?;
+            let y = ops::reshape(tape, &y, &[batch, tq, heads, head_dim])?;
+            if normed_heads { ops::qk_norm_rope(tape, &y, head_gain, 1e-6, &rope, 0) } else { Ok(y) }
+        };
+        Ok(vec![project(&x[2], n_head, true)?, project(&x[3], n_kv_head, true)?, project(&x[4], n_kv_head, false)?])
+    });
+    made.outputs.try_into().expect("three outputs")
 }
 
 fn shape_of([batch, tq, tk, n_head, n_kv_head, head_dim]: [usize; 6], causal: bool) -> AttentionShape {
@@ -158,8 +192,12 @@ fn naive<E: GpuFloat>(problem: &Problem<E>) -> [Vec<f64>; 3] {
 }
 
 fn check<E: GpuFloat>((shape, sharpness): (AttentionShape, f64), rng: &mut ChaCha8Rng) {
-    let problem = Problem::<E>::random(shape, sharpness, rng);
-    let (found, naive) = (problem.run(), naive(&problem));
+    check_problem(&Problem::<E>::random(shape, sharpness, rng));
+}
+
+fn check_problem<E: GpuFloat>(problem: &Problem<E>) {
+    let shape = &problem.shape;
+    let (found, naive) = (problem.run(), naive(problem));
     for (i, name) in ["d_q", "d_k", "d_v"].into_iter().enumerate() {
         if shape.tk == 1 && name != "d_v" {
             // A single key has the weight 1 whatever q and k are. What remains of d_o·v − δ is the rounding of f32.
@@ -168,6 +206,19 @@ fn check<E: GpuFloat>((shape, sharpness): (AttentionShape, f64), rng: &mut ChaCh
             within_budget(name, &found[i], &problem.expected[i], &naive[i], 3.0);
         }
     }
+}
+
+/// Causal, one key or query more than whole tiles: the first key of a tile is seen by the last query of a warp or tile
+/// alone.
+#[test]
+fn one_beyond_a_tile() {
+    property("attention_backward, one beyond a tile", 1, Just(()), |(), rng| {
+        for head_dim in HEAD_DIMS {
+            for (tq, tk) in [(16, 33), (17, 16), (64, 65), (65, 64), (128, 65), (128, 129), (129, 128)] {
+                check::<bf16>((shape_of([1, tq, tk, 2, 2, head_dim], true), 1.0), rng);
+            }
+        }
+    });
 }
 
 /// Lengths around the tiles; batch and KV heads only as many as the emulator has time for, and so many that the naive
@@ -204,6 +255,64 @@ fn several_tiles() {
         let shapes = (lengths(), lengths(), any::<bool>())
             .prop_map(move |(tq, tk, causal)| (shape_of([1, tq, tk, 2, 1, head_dim], causal), 1.0));
         property("attention_backward, several tiles", 2, shapes, check::<bf16>);
+    }
+}
+
+fn from_a_forward_pass(rng: &mut ChaCha8Rng) {
+    for group in GROUPS {
+        let n_kv_head = if group < 4 { 2 } else { 1 };
+        let shape = shape_of([2, 70, 70, group * n_kv_head, n_kv_head, 32], true);
+        let [q, k, v] = activations(&shape, rng).map(|x| x.into_iter().map(round).collect());
+        let d_o = normal(rng, queries(&shape) * shape.head_dim);
+        check_problem(&Problem::<bf16>::new(shape, q, k, v, d_o));
+    }
+}
+
+#[test]
+fn activations_of_a_forward_pass() {
+    property("attention_backward, activations", 1, Just(()), |(), rng| {
+        from_a_forward_pass(rng);
+    });
+}
+
+/// Tells a child process to print the bits of its gradients.
+const PRINT_BITS: &str = "HANDGRAD_TEST_PRINT_BITS";
+
+/// What the child processes of the test below run; in the tests' own process it does nothing.
+#[test]
+fn child() {
+    if std::env::var_os(PRINT_BITS).is_none() {
+        return;
+    }
+    fn print<E: GpuFloat>() {
+        let mut rng = rand::SeedableRng::seed_from_u64(1);
+        let problem = Problem::<E>::random(shape_of([2, 150, 150, 6, 2, 32], true), 1.0, &mut rng);
+        for gradient in problem.run() {
+            let mut hasher = DefaultHasher::new();
+            bytemuck::cast_slice::<E, u8>(&gradient).hash(&mut hasher);
+            println!("bits {:x}", hasher.finish());
+        }
+    }
+    print::<f32>();
+    print::<bf16>();
+}
+
+/// Every order in a process of its own: the emulator reads its seed once.
+#[test]
+fn any_order_of_blocks_gives_the_same_bits() {
+    let bits = |seed: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "attention_backward::child", "--nocapture"]);
+        let found = command.env(PRINT_BITS, "1").env("HANDGRAD_EMULATOR_SEED", seed).output().unwrap();
+        let text = String::from_utf8_lossy(&found.stdout).into_owned();
+        assert!(found.status.success(), "seed {seed}: {text}{}", String::from_utf8_lossy(&found.stderr));
+        let bits: Vec<String> = text.lines().filter(|line| line.starts_with("bits ")).map(str::to_string).collect();
+        assert_eq!(bits.len(), 6, "{text}");
+        bits
+    };
+    let in_order = bits("0");
+    for seed in ["1", "2", "3"] {
+        assert_eq!(bits(seed), in_order, "blocks in the order of seed {seed}");
     }
 }
 

@@ -186,6 +186,9 @@ fn mask_is_aligned_to_the_last_key() {
             assert_eq!(means(5, 2, d), [0.0, 0.0, 0.0, 1.0, 1.5]);
             assert_eq!(means(3, 0, d), [0.0; 3]);
         }
+        // Of 64 or 128 queries the last one alone sees the first key of the last tile.
+        assert_eq!(means::<bf16>(64, 65, d)[63], 33.0);
+        assert_eq!(means::<bf16>(128, 129, d)[127], 65.0);
     }
 }
 
@@ -236,6 +239,34 @@ fn large_scores() {
     near(two_scores::<bf16>(128.0, 127.0), weights, 4e-3);
     near(two_scores::<bf16>(-29952.0, -30080.0), [1.0, 0.0], 0.0);
     near(two_scores::<bf16>(-59904.0, -60160.0), [1.0, 0.0], 0.0);
+}
+
+/// Scores fall by 2000 from one tile of keys to the next, or rise: what was seen first keeps or loses all its weight, and
+/// no exponential overflows.
+#[test]
+fn scores_far_apart_between_tiles() {
+    fn check<E: GpuFloat>(d: usize, from: f64, step: f64, winner: usize) {
+        let (t, scale) = (200, (d as f64).sqrt());
+        let zeros = || vec![E::zeroed(); t * d];
+        let mut x = Operands { q: vec![E::zeroed(); d], k: zeros(), v: zeros() };
+        x.q[0] = round(scale);
+        for j in 0..t {
+            (x.k[j * d], x.v[j * d]) = (round(from + step * (j / 32) as f64), round(j as f64));
+        }
+        let (o, lse) = run(&x, &shape(1, t, d));
+        let mean =
+            (winner * 32..t.min(winner * 32 + 32)).map(|j| j as f64).sum::<f64>() / (t - winner * 32).min(32) as f64;
+        let found = to_f64(&o)[0];
+        assert!((found - mean).abs() <= mean * 2f64.powi(-8), "D {d}: found {found}, expected {mean}");
+        let expected = x.logsumexp(&shape(1, t, d)).0[0];
+        assert!((lse[0] as f64 - expected).abs() <= 2f64.powi(-8), "D {d}: {lse:?}, expected {expected}");
+    }
+    for d in HEAD_DIMS {
+        for (from, step, winner) in [(6000.0, -2000.0, 0), (-6000.0, 2000.0, 6)] {
+            check::<bf16>(d, from, step, winner);
+            check::<f32>(d, from, step, winner);
+        }
+    }
 }
 
 /// A broken number shows, and only where it is seen.

@@ -8,12 +8,18 @@ use handgrad::{Tape, Var, ops};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
-/// Elements, and where each operand starts: all aligned, or any of them not.
+/// Elements, and where each operand starts.
 pub type Case = (usize, [usize; 4]);
 
 pub fn cases() -> impl Strategy<Value = Case> {
-    let offsets = prop_oneof![Just([0; 4]), proptest::array::uniform4(0usize..3)];
-    (edges(&[4, 8, 256, 1024, 2048]), offsets)
+    (edges(&[4, 8, 256, 1024, 2048]), offsets::<4>())
+}
+
+/// All operands aligned, any of them not, or just one of them.
+pub fn offsets<const N: usize>() -> impl Strategy<Value = [usize; N]> + Clone {
+    let alone = |(operand, offset): (usize, usize)| std::array::from_fn(|i| if i == operand { offset } else { 0 });
+    let any = proptest::collection::vec(0usize..3, N).prop_map(|offsets| offsets.try_into().unwrap());
+    prop_oneof![Just([0; N]), any, (0..N, 1usize..3).prop_map(alone)]
 }
 
 /// One kernel with one output, against f64 and a naive version, twice, and over its first input.
@@ -33,7 +39,7 @@ pub fn check<E: GpuFloat, const N: usize>(
         y.download()
     };
     let found = run();
-    judge(label, &found, expected, naive, factor);
+    judge(label, &found, expected, naive, factor, size(&inputs));
     same_bits(label, &found, &run());
 
     let mut both = Guarded::holding(gpu, inputs[0], offsets[3]);
@@ -46,14 +52,19 @@ pub fn check<E: GpuFloat, const N: usize>(
 }
 
 /// The budget where there are enough elements for a naive error to mean something, else four roundings of the largest,
-/// or of 1.
-pub fn judge<E: GpuFloat>(label: &str, found: &[E], expected: &[f64], naive: &[f64], factor: f64) {
+/// or of 1, and four in f32 of `size`, which no intermediate value exceeds by much.
+pub fn judge<E: GpuFloat>(label: &str, found: &[E], expected: &[f64], naive: &[f64], factor: f64, size: f64) {
     if found.len() >= 100 {
         return within_budget(label, found, expected, naive, factor);
     }
     let unit = if E::SUFFIX == "bf16" { 2f64.powi(-8) } else { 2f64.powi(-23) };
     let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-    within(label, &to_f64(found), expected, |_| 4.0 * unit * largest.max(1.0));
+    within(label, &to_f64(found), expected, |_| 4.0 * (unit * largest.max(1.0) + 2f64.powi(-23) * size));
+}
+
+/// The product of each input's largest value, or 1.
+fn size<E: GpuFloat>(inputs: &[&[E]]) -> f64 {
+    inputs.iter().map(|x| to_f64(x).iter().fold(1.0f64, |largest, x| largest.max(x.abs()))).product()
 }
 
 /// f64 outputs and gradients of an operator of `[n]` inputs.
@@ -140,11 +151,12 @@ fn swiglu_case<E: GpuFloat>((n, offsets): Case, rng: &mut ChaCha8Rng) {
     };
     check("swiglu, d_up", inputs, offsets, (&f64s.gradients[1], &eager_up, 3.0), launch);
 
+    let size = size(&inputs);
     let (mut gate, mut up) = (Guarded::holding(gpu(), &gate, offsets[0]), Guarded::holding(gpu(), &up, offsets[1]));
     let d_y = Input::new(gpu(), &d_y, offsets[2]);
     swiglu::backward_in_place(gpu(), &mut gate.view_mut(), &mut up.view_mut(), d_y.view(), n).unwrap();
-    judge("swiglu in place, d_gate", &gate.download(), &f64s.gradients[0], &eager_gate, 3.0);
-    judge("swiglu in place, d_up", &up.download(), &f64s.gradients[1], &eager_up, 3.0);
+    judge("swiglu in place, d_gate", &gate.download(), &f64s.gradients[0], &eager_gate, 3.0, size);
+    judge("swiglu in place, d_up", &up.download(), &f64s.gradients[1], &eager_up, 3.0, size);
 }
 
 /// Normal values, three times as wide: into the flat parts of the activations.

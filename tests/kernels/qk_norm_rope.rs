@@ -1,7 +1,7 @@
 //! `kernels/qk_norm_rope.cu`.
 
 use crate::common::*;
-use crate::rope::{Angles, Case, cases, pair_terms};
+use crate::rope::{Angles, Case, FAR, FAR_SLOTS, behind, behind_mut, cases, pair_terms};
 use crate::rows::{Odd, abs, plus, within_rounding};
 use half::bf16;
 use handgrad::gpu::kernels::qk_norm_rope::{Backward, Forward, backward, forward, forward_cached};
@@ -150,6 +150,25 @@ fn blocks_take_several_sets_of_heads() {
     let shape = Heads { batch: 1, tokens: 70, heads: 241, head_dim: 8 }; // 16,870 heads; 256 blocks × 64
     let case = Case { shape, start: 3, spare: 0, odd: Odd::default() };
     property("qk_norm_rope backward of many heads", 1, Just((case, false)), check_backward::<bf16>);
+}
+
+#[test]
+fn offsets_beyond_32_bits() {
+    let (gpu, dim) = (gpu(), FAR.head_dim);
+    let data: Vec<f32> = (1..=dim).map(|i| i as f32).collect();
+    let (x, cos, sin) =
+        (gpu.upload(&data).unwrap(), gpu.upload(&[0.6f32; 64]).unwrap(), gpu.upload(&[0.8f32; 64]).unwrap());
+    let (mut y, near) = (Guarded::<f32>::new(gpu, dim), Table { cos: cos.view(), sin: sin.view() });
+    let operands = Forward { x: x.view(), gain: x.view(), table: near, y: y.view_mut(), rstd: None };
+    forward(gpu, operands, FAR, 0, EPS).unwrap();
+    for slot in FAR_SLOTS {
+        let table = Table { cos: behind(cos.view(), slot * dim / 2), sin: behind(sin.view(), slot * dim / 2) };
+        let mut cache = Guarded::<f32>::new(gpu, dim);
+        let to = behind_mut(&mut cache, slot * dim);
+        let operands = Forward { x: x.view(), gain: x.view(), table, y: to, rstd: None };
+        forward_cached(gpu, operands, FAR, slot, slot + 1, EPS).unwrap();
+        assert_eq!(cache.download(), y.download());
+    }
 }
 
 /// Norm first, then rotation: with a gain, the other order gives other values.

@@ -3,8 +3,9 @@
 use crate::common::*;
 use crate::rows::{Odd, abs, odd, within_rounding};
 use half::bf16;
+use handgrad::dtype::Element;
 use handgrad::gpu::kernels::rope::{Heads, Table, backward, cache_write, forward, forward_cached};
-use handgrad::gpu::{Buffer, GpuFloat, LaunchError, View};
+use handgrad::gpu::{Buffer, GpuFloat, LaunchError, View, ViewMut};
 use handgrad::ops::{self, RopeTable};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -175,6 +176,45 @@ fn many_sequences_and_none() {
         cache_write(gpu(), x_in.view(), &mut cache.view_mut(), shape, 0, 1).unwrap();
     }
     assert!(cache.download() == x);
+}
+
+/// The view behind `before` elements that are not there.
+pub fn behind<E>(view: View<'_, E>, before: usize) -> View<'_, E> {
+    let address = view.address() - (before * size_of::<E>()) as u64;
+    // SAFETY: the launches below use the elements of `view` only.
+    unsafe { View::from_raw(address, before + view.len()) }
+}
+
+/// The same to write to.
+pub fn behind_mut<E: Element>(view: &mut Guarded<E>, before: usize) -> ViewMut<'_, E> {
+    let (address, len) = (behind(view.view(), before).address(), before + view.view().len());
+    // SAFETY: as above.
+    unsafe { ViewMut::from_raw(address, len) }
+}
+
+/// The last slot below 2³¹ elements of a cache of one head and the first above; then the same for the table's rows.
+pub const FAR_SLOTS: [usize; 4] = [(1 << 24) - 1, 1 << 24, (1 << 25) - 1, 1 << 25];
+pub const FAR: Heads = Heads { batch: 1, tokens: 1, heads: 1, head_dim: 128 };
+
+#[test]
+fn offsets_beyond_32_bits() {
+    let (gpu, dim) = (gpu(), FAR.head_dim);
+    let data: Vec<f32> = (0..dim).map(|i| i as f32).collect();
+    let (x, cos, sin) =
+        (gpu.upload(&data).unwrap(), gpu.upload(&[0.6f32; 64]).unwrap(), gpu.upload(&[0.8f32; 64]).unwrap());
+    let mut y = Guarded::<f32>::new(gpu, dim);
+    let near = Table { cos: cos.view(), sin: sin.view() };
+    forward(gpu, x.view(), near, &mut y.view_mut(), FAR, 0).unwrap();
+    for slot in FAR_SLOTS {
+        let table = Table { cos: behind(cos.view(), slot * dim / 2), sin: behind(sin.view(), slot * dim / 2) };
+        let mut cache = Guarded::<f32>::new(gpu, dim);
+        let to = &mut behind_mut(&mut cache, slot * dim);
+        forward_cached(gpu, x.view(), table, to, FAR, slot, slot + 1).unwrap();
+        assert_eq!(cache.download(), y.download());
+        let mut cache = Guarded::<f32>::new(gpu, dim);
+        cache_write(gpu, x.view(), &mut behind_mut(&mut cache, slot * dim), FAR, slot, slot + 1).unwrap();
+        assert_eq!(cache.download(), data);
+    }
 }
 
 #[test]
