@@ -6,16 +6,17 @@
 // Shapes: a, y, d_y [rows,cols]; b [rows,cols] or [cols]; partial [chunks,cols] f32; d_b [cols] f32. y may be a or b.
 // Threads: same shape: one for 16 bytes of each operand (one element if unaligned), on grid x. Repeated: blocks of 32 ×
 //   8; a thread owns N neighbouring columns of one row, in the backward of every 8th row of a chunk. Forward: tiles of
-//   32 · N columns × 8 rows on grid x, row by row. Backward: column tiles on grid x, chunks of rows on grid y; then a
-//   thread a column.
+//   32 · N columns × 8 rows on grid x, row by row. Backward: column tiles on grid x, chunks of rows on grid y; the
+//   chunks are then added as in rows.cuh.
 // Shared memory: backward 8 × N × (32 + 32/N) floats: [row of threads][column of the thread][lane], skewed so that
-//   neither lanes nor neighbouring columns share a bank.
+//   neither lanes nor neighbouring columns share a bank; then 4 KB for the chunks' sums.
 // Moves 3·rows·cols elements (2 if repeated, as b stays in L1; backward 1, and the partial sums twice), a FLOP each:
 //   bound by memory.
-// Numerics: f32 inside, rounded once. d_b: a thread adds its rows in order, then the 8 threads of a column, then the
-//   chunks, each in order.
+// Numerics: f32 inside, rounded once. d_b: a thread adds its rows in order, then the 8 threads of a column, then
+//   sum_partials the chunks, each in a fixed order.
 // Not yet measured on a card.
 #include "elementwise.cuh"
+#include "rows.cuh"
 
 namespace {
 
@@ -109,12 +110,9 @@ __global__ void add_repeated_backward_bf16_unaligned(const bf16 *d_y, float *par
 }
 
 // d_b = Σ over the chunks, or += with `accumulate`.
-__global__ void add_repeated_reduce(const float *partial, float *d_b, int chunks, long cols, int accumulate) {
-    long col = blockIdx.x * static_cast<long>(ELEMENTWISE_THREADS) + threadIdx.x;
-    if (col >= cols) return;
-    float sum = 0.0f;
-    for (int chunk = 0; chunk < chunks; chunk++) sum += partial[chunk * cols + col];
-    d_b[col] = accumulate ? d_b[col] + sum : sum;
+__global__ void __launch_bounds__(1024)
+    add_repeated_reduce(const float *partial, float *d_b, int chunks, long cols, int accumulate) {
+    sum_partials(partial, d_b, chunks, cols, cols, accumulate);
 }
 
 }  // extern "C"

@@ -7,10 +7,17 @@
 
 constexpr int ELEMENTWISE_THREADS = 256;
 
-// The first element of this thread.
+// The first element of a thread, and of this one.
+template <int N>
+__host__ __device__ constexpr long first_element(unsigned block, unsigned thread) {
+    return (block * static_cast<long>(ELEMENTWISE_THREADS) + thread) * N;
+}
+static_assert(first_element<8>((1u << 20) - 1, 255) == (1l << 31) - 8 && first_element<8>(1u << 20, 0) == 1l << 31 &&
+              first_element<1>((1u << 24) - 1, 255) == (1l << 32) - 1 && first_element<1>(1u << 24, 0) == 1l << 32);
+
 template <int N>
 __device__ __forceinline__ long first_element() {
-    return (blockIdx.x * static_cast<long>(ELEMENTWISE_THREADS) + threadIdx.x) * N;
+    return first_element<N>(blockIdx.x, threadIdx.x);
 }
 
 // y[i] = F::of(a[i])

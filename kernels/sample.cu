@@ -11,7 +11,7 @@
 //   asked twice; a number for each warp.
 // Moves: the row, again and again from L2: twice for its maximum and mass; for each of the two searches (one with top_p
 //   = 1) 8 times, or 4 with bf16 logits; twice for the id.
-// Numerics: masses are whole multiples of 2⁻⁴⁴ of the likeliest token's, so sums are exact in any order. exp in f32.
+// Numerics: masses are whole multiples of 2⁻⁴³ of the likeliest token's, so sums are exact in any order. exp in f32.
 //   There is no sort: the token at which the mass crosses a target is found digit by digit, 4 bits a pass, in the
 //   order-preserving bits of its logit; then, among equal logits, by counting.
 // Not yet measured on a card.
@@ -22,7 +22,7 @@ namespace {
 using Mass = unsigned long long;
 constexpr int THREADS = 512, WARPS = THREADS / WARP, DIGIT_BITS = 4, DIGITS = 1 << DIGIT_BITS;
 constexpr unsigned NO_CHOICE = 0xffffffffu;
-constexpr float UNIT = 0x1p44f;  // the mass of the likeliest token; 2²⁰ tokens fit a Mass
+constexpr float UNIT = 0x1p43f;  // the mass of the likeliest token; 2²⁰ of them are 2⁶³
 static_assert(DIGITS == WARPS, "a warp a digit");
 
 struct Best {

@@ -6,15 +6,13 @@
 // Moves 2n elements, 1 FLOP for each: bound by memory.
 // Computed in f32, rounded once.
 // Not yet measured on a card.
-#include "common.cuh"
+#include "elementwise.cuh"
 
 namespace {
 
-constexpr int THREADS = 256;
-
 template <typename T, int VEC>
 __device__ __forceinline__ void scale(const T *x_gmem, T *y_gmem, float c, long n) {
-    long first = ((long)blockIdx.x * THREADS + threadIdx.x) * VEC;
+    long first = first_element<VEC>();
     if (first + VEC <= n) {
         float x_regs[VEC];
         load_vector(x_regs, x_gmem + first);
@@ -28,15 +26,15 @@ __device__ __forceinline__ void scale(const T *x_gmem, T *y_gmem, float c, long 
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS) scale_f32(const float *x, float *y, float c, long n) {
+extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_f32(const float *x, float *y, float c, long n) {
     scale<float, MOST<float>>(x, y, c, n);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) scale_bf16(const bf16 *x, bf16 *y, float c, long n) {
+extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_bf16(const bf16 *x, bf16 *y, float c, long n) {
     scale<bf16, MOST<bf16>>(x, y, c, n);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) scale_f32_unaligned(const float *x, float *y, float c, long n) {
+extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_f32_unaligned(const float *x, float *y, float c, long n) {
     scale<float, 1>(x, y, c, n);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) scale_bf16_unaligned(const bf16 *x, bf16 *y, float c, long n) {
+extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_bf16_unaligned(const bf16 *x, bf16 *y, float c, long n) {
     scale<bf16, 1>(x, y, c, n);
 }

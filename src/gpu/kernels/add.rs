@@ -1,6 +1,7 @@
 //! Addition on the device, of one shape or with the second operand repeated over rows: `kernels/add.cu`.
 
-use super::elementwise::{THREADS, aligned, launch, most, variant};
+use super::elementwise::{aligned, launch, most, variant};
+use super::rows::{SUM_PARAMS, sum_partials};
 use crate::gpu::{Arg, Check, Config, Gpu, GpuFloat, Kernel, Param, Result, View, ViewMut};
 use half::bf16;
 
@@ -16,11 +17,7 @@ const REPEATED_BACKWARD: Kernel = Kernel {
     name: "add_repeated_backward",
     params: &[Param::Pointer, Param::Pointer, Param::I64, Param::I64, Param::I64],
 };
-const REPEATED_REDUCE: Kernel = Kernel {
-    file: "add",
-    name: "add_repeated_reduce",
-    params: &[Param::Pointer, Param::Pointer, Param::I32, Param::I64, Param::I32],
-};
+const REPEATED_REDUCE: Kernel = Kernel { file: "add", name: "add_repeated_reduce", params: SUM_PARAMS };
 
 pub const KERNELS: &[&Kernel] = &[&FORWARD, &REPEATED_FORWARD, &REPEATED_BACKWARD, &REPEATED_REDUCE];
 
@@ -105,10 +102,7 @@ pub fn repeated_backward<E: GpuFloat>(
     let Config { grid: [tiles, ..], .. } = Config::linear(column_tiles::<E>(cols, aligned), 1)?;
     let config = Config { grid: [tiles, chunks as u32, 1], block: BLOCK, shared_bytes: 0 };
     gpu.launch(&REPEATED_BACKWARD, &variant::<E>(aligned), config, &args)?;
-
-    let rest = [Arg::I32(chunks as i32), Arg::I64(cols as i64), Arg::I32(accumulate.into())];
-    let args = [&[partial.view().arg(), d_b.arg()], &rest[..]].concat();
-    gpu.launch(&REPEATED_REDUCE, "", Config::linear(cols, THREADS)?, &args)
+    sum_partials(gpu, &REPEATED_REDUCE, partial.view(), d_b, chunks as u32, cols, accumulate)
 }
 
 fn column_tiles<E: GpuFloat>(cols: usize, aligned: bool) -> usize {

@@ -1,6 +1,7 @@
 //! QK-Norm and RoPE in one on the device: `kernels/qk_norm_rope.cu`.
 
-use super::rope::{Heads, Slots, Table, is_vector, variant};
+use super::elementwise::variant;
+use super::rope::{Heads, Slots, Table, is_vector};
 use super::rows::{SUM_PARAMS, sum_partials};
 use crate::gpu::{Arg, Check, Gpu, GpuFloat, Kernel, Param, Result, View, ViewMut};
 use half::bf16;

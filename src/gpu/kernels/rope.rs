@@ -1,5 +1,6 @@
 //! RoPE on the device, and tokens written into a cache: `kernels/rope.cu`.
 
+use super::elementwise::variant;
 use crate::gpu::{Arg, Check, Config, Gpu, GpuFloat, Kernel, Param, Result, View, ViewMut};
 use half::bf16;
 
@@ -106,10 +107,6 @@ impl Table<'_> {
 /// Whether heads of `head_dim` elements at 16-byte addresses are moved by 16 bytes.
 pub(super) fn is_vector<E>(head_dim: usize) -> bool {
     (head_dim * size_of::<E>()).is_multiple_of(16)
-}
-
-pub(super) fn variant<E: GpuFloat>(aligned: bool) -> String {
-    format!("{}{}", E::SUFFIX, if aligned { "" } else { "_unaligned" })
 }
 
 /// Rotates `x` `[B,T,H,D]` to `y` `[B,T,H,D]`; token t stands at position `start` + t.

@@ -16,7 +16,7 @@ pub const KERNELS: &[&Kernel] = &[&ARGMAX, &TOP_P];
 const THREADS: u32 = 512;
 /// A u64 for each of 16 digits and each thread.
 const SHARED_BYTES: usize = 16 * THREADS as usize * 8;
-/// So many masses of 2⁴⁴ fit in 64 bits.
+/// So many masses of 2⁴³ are 2⁶³, which leaves a bit to spare.
 const MOST_VOCAB: usize = 1 << 20;
 
 /// The id of the largest logit of each row, the lowest among equals: logits `[rows,vocab]`, choice `[rows]`. A row

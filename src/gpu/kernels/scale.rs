@@ -1,5 +1,6 @@
 //! y = c·x on the device: `kernels/scale.cu`.
 
+use super::elementwise::{THREADS, aligned, most, variant};
 use crate::gpu::{Arg, Check, Config, Gpu, GpuFloat, Kernel, Param, Result, View, ViewMut};
 use half::bf16;
 
@@ -8,19 +9,15 @@ const SCALE: Kernel =
 
 pub const KERNELS: &[&Kernel] = &[&SCALE];
 
-const THREADS: u32 = 256;
-
 /// The first `n` elements of `y` become `c` times those of `x`.
 pub fn scale<E: GpuFloat>(gpu: &Gpu, x: View<E>, y: &mut ViewMut<E>, c: f32, n: usize) -> Result<()> {
     let check = Check("scale");
     check.product("x", &[n])?;
     check.operand("x", x, n)?;
     check.output("y", y, n)?;
-    let aligned = x.is_aligned(16) && y.is_aligned(16);
-    let width = if aligned { 16 / size_of::<E>() } else { 1 };
-    let variant = format!("{}{}", E::SUFFIX, if aligned { "" } else { "_unaligned" });
-    let config = Config::linear(n.div_ceil(width), THREADS)?;
-    gpu.launch(&SCALE, &variant, config, &[x.arg(), y.arg(), Arg::F32(c), Arg::I64(n as i64)])
+    let aligned = aligned(&[x.arg(), y.arg()]);
+    let config = Config::linear(n.div_ceil(if aligned { most::<E>() } else { 1 }), THREADS)?;
+    gpu.launch(&SCALE, &variant::<E>(aligned), config, &[x.arg(), y.arg(), Arg::F32(c), Arg::I64(n as i64)])
 }
 
 /// The same over `x` itself.
