@@ -7,7 +7,8 @@
 //! 3. [`ops`]: one operator, one file, from [`add`](mod@ops::add) to [`attention`](mod@ops::attention).
 //! 4. [`nn`]: parameters and layers, up to [`nn::Transformer`].
 //! 5. [`optim`], [`data`], [`tokenizer`], [`formats`]: what a training step needs around the model.
-//! 6. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.
+//! 6. `gpu`, with the feature `cuda`: launches of the kernels in `kernels/`, which the operators will call.
+//! 7. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.
 //!
 //! Dependencies point up this list only.
 //!
