@@ -179,6 +179,7 @@ fn show<E: GpuFloat>(gpu: &Gpu, head_dim: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::occupancy::Multiprocessor;
 
     #[test]
     fn splits_fill_the_card() {
@@ -201,6 +202,13 @@ mod tests {
             shared_memory_optin: 99 << 10,
             grid: [i32::MAX as u32, 65535, 65535],
             capability: 89,
+            multiprocessor: Multiprocessor {
+                threads: 1536,
+                blocks: 24,
+                registers: 65_536,
+                shared: 100 << 10,
+                shared_reserved: 1024,
+            },
         };
         for (tk, n_kv_head) in [(0, 1), (1, 1), (64, 2), (65, 2), (2000, 8), (131_072, 8), (5000, 3)] {
             let (tq, n_head) = (2, n_kv_head * 4);
