@@ -7,7 +7,7 @@ use crate::data::inspect::{Findings, inspect};
 use crate::data::shard::ShardSet;
 use crate::formats::tokenizer_json;
 use crate::tokenizer::SpecialText;
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -122,7 +122,8 @@ fn run_inspect(args: &InspectArgs, quiet: bool) -> Result<u8> {
     let bar = bar(shards.len() as u64, "{bar:30} {pos}/{len} tokens  {eta} left", quiet);
     let found = inspect(&shards, &tokenizer, args.documents, args.seed, &|ids| bar.inc(ids));
     bar.finish_and_clear();
-    print(&found?, tokenizer.vocab_size(), &mut std::io::stdout().lock())?;
+    let found = found.with_context(|| args.dir.display().to_string())?;
+    print(&found, tokenizer.vocab_size(), &mut std::io::stdout().lock())?;
     Ok(0)
 }
 

@@ -111,6 +111,10 @@ fn train(args: TrainArgs, quiet: bool) -> Result<u8> {
     let TrainArgs { vocab_size, special, pattern, lossy, out, files } = args;
     let trainer = BpeTrainer { specials: special, pattern, lossy, ..BpeTrainer::new(vocab_size) };
     let specials = argument(trainer.check())?;
+    // Learning may take long: what could not be written then is refused now.
+    ensure!(!out.is_dir(), "--out {}: found a directory, expected a file to write", out.display());
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
+    ensure!(parent.is_none(), "--out {}: found no such directory, expected one to write into", out.display());
     let bytes = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
     let progress = TrainProgress { bar: bar(bytes, "{bar:30} {bytes}/{total_bytes} read  {eta} left", quiet) };
     let learned = trainer.files(&files, &progress);

@@ -1,7 +1,7 @@
 //! What `--data` names: texts, or shards of token ids.
 
 use crate::data::shard::{self, ShardSet};
-use crate::data::{Corpus, Tokens};
+use crate::data::{Corpus, Tokens, progress};
 use crate::formats::tokenizer_json;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result};
@@ -18,7 +18,7 @@ impl TrainingData {
     pub fn open(data: Option<&Path>) -> Result<TrainingData> {
         match data {
             None => Ok(TrainingData::Texts(Corpus::builtin())),
-            Some(dir) if shard::is_in(dir) => Ok(TrainingData::Shards(dir.to_path_buf())),
+            Some(dir) if shard::is_in(dir) || progress::is_begun(dir) => Ok(TrainingData::Shards(dir.to_path_buf())),
             Some(path) => Ok(TrainingData::Texts(Corpus::load(path)?)),
         }
     }
@@ -49,13 +49,17 @@ impl TrainingData {
         }
     }
 
-    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made.
+    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made, or not
+    /// all of them.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Tokens> {
         match self {
             TrainingData::Texts(corpus) => {
                 Ok(tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?.into())
             }
-            TrainingData::Shards(dir) => Ok(ShardSet::open(dir, tokenizer)?.into()),
+            TrainingData::Shards(dir) => {
+                progress::check_finished(dir)?;
+                Ok(ShardSet::open(dir, tokenizer)?.into())
+            }
         }
     }
 }

@@ -5,13 +5,13 @@
 //! shard ended (`progress.json` says where) and writes what it would have written.
 
 use super::corpus::list;
+use super::progress::{Progress, begin, lock, save};
 use super::shard::{self, Format};
-use crate::formats::{atomic, read_json, tokenizer_json, write_json};
 use crate::tokenizer::bpe::{Specials, cuts};
 use crate::tokenizer::{SpecialText, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -40,36 +40,6 @@ impl Default for Settings {
     }
 }
 
-/// How far a run is: what `progress.json` holds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    /// What must be the same for a run to go on: fingerprint, settings, and the files with their lengths.
-    plan: Plan,
-    /// Shards written.
-    pub shards: usize,
-    /// The file to go on with, where in it, and how many of its lines have been read.
-    file: usize,
-    offset: u64,
-    line: usize,
-    /// Documents that were not empty, and those that were, which leave no trace.
-    pub documents: u64,
-    pub empty: u64,
-    /// Bytes of text and ids, of all shards.
-    pub bytes: u64,
-    pub tokens: u64,
-    pub finished: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Plan {
-    fingerprint: String,
-    shard_tokens: usize,
-    batch: usize,
-    lossy: bool,
-    specials: String,
-    files: Vec<(PathBuf, u64)>,
-}
-
 /// The files to encode: those named, and all `.txt` and `.jsonl` in the directories named, by path.
 /// Errors: nothing there; a directory without any such file.
 pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
@@ -95,8 +65,9 @@ pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
 /// Encodes files into shards in `out`, or goes on with it. `progress` hears how many bytes of files have been read
 /// since it was last called; `interrupted` is asked between batches.
 ///
-/// Errors: text that is not UTF-8, a line of JSON without `text`, each with its place; `out` holds another run; no
-/// tokens at all; a disk that is full. What was written before stays, and the same call goes on behind it.
+/// Errors: text that is not UTF-8 or that the tokenizer refuses, a line of JSON without `text`, each with its place;
+/// `out` holds another run or is being written; no tokens at all; a disk that is full. What was written before stays,
+/// and the same call goes on behind it.
 pub fn encode(
     files: &[PathBuf],
     out: &Path,
@@ -106,8 +77,10 @@ pub fn encode(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Progress> {
     let format = Format::of(tokenizer);
+    fs::create_dir_all(out).with_context(|| format!("{}: cannot be made", out.display()))?;
+    let _lock = lock(out)?;
     let mut state = begin(files, out, tokenizer, settings, format)?;
-    let done_before: u64 = state.plan.files[..state.file].iter().map(|(_, bytes)| bytes).sum();
+    let done_before: u64 = state.plan.files[..state.file].iter().map(|source| source.bytes).sum();
     progress(done_before + state.offset);
     let mut now = state.clone();
     let mut ids: Vec<u32> = Vec::new();
@@ -118,9 +91,9 @@ pub fn encode(
         let before = now.offset;
         let batch = Batch::read(&files[now.file], &mut now, settings, tokenizer)?;
         progress(batch.end - before);
-        batch.encode(tokenizer, settings.specials, &mut now, &mut ids)?;
+        batch.encode(&files[now.file], tokenizer, settings.specials, &mut now, &mut ids)?;
         now.offset = batch.end;
-        if batch.end == now.plan.files[now.file].1 {
+        if batch.end == now.plan.files[now.file].bytes {
             (now.file, now.offset, now.line) = (now.file + 1, 0, 0);
         }
         if ids.len() >= settings.shard_tokens {
@@ -146,48 +119,11 @@ fn write(out: &Path, format: Format, now: &mut Progress, ids: &mut Vec<u32>) -> 
     save(out, now)
 }
 
-fn save(out: &Path, progress: &Progress) -> Result<()> {
-    write_json(&out.join("progress.json"), &serde_json::to_value(progress)?)
-}
-
-/// Makes the directory, or finds out how far an interrupted run of the same plan is.
-fn begin(files: &[PathBuf], out: &Path, tokenizer: &Tokenizer, settings: Settings, format: Format) -> Result<Progress> {
-    let size = |path: &PathBuf| {
-        let meta = fs::metadata(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-        Ok((std::path::absolute(path)?, meta.len()))
-    };
-    let plan = Plan {
-        fingerprint: format!("{:016x}", format.fingerprint),
-        shard_tokens: settings.shard_tokens,
-        batch: settings.batch,
-        lossy: settings.lossy,
-        specials: format!("{:?}", settings.specials),
-        files: files.iter().map(size).collect::<Result<_>>()?,
-    };
-    let place = out.display();
-    let path = out.join("progress.json");
-    if path.exists() {
-        let state: Progress = serde_json::from_value(read_json(&path)?)
-            .with_context(|| format!("{}: not the progress of handgrad data encode", path.display()))?;
-        ensure!(
-            state.plan == plan,
-            "{place}: found shards of other files, settings or another tokenizer, expected a new directory"
-        );
-        atomic::clean(out)?;
-        return Ok(state);
-    }
-    let holds_shards = shard::is_in(out);
-    ensure!(!holds_shards, "{place}: found shards without progress.json, expected a new directory");
-    fs::create_dir_all(out).with_context(|| format!("{place}: cannot be made"))?;
-    tokenizer_json::write(&out.join("tokenizer.json"), tokenizer)?;
-    let state = Progress { plan, ..Progress::default() };
-    save(out, &state)?;
-    Ok(state)
-}
-
 /// Texts from one file.
 struct Batch {
     units: Vec<Unit>,
+    /// What the units' places count: lines, or bytes.
+    lines: bool,
     /// Where the batch ends in the file.
     end: u64,
 }
@@ -195,13 +131,15 @@ struct Batch {
 /// A document, or a part of one.
 struct Unit {
     text: String,
+    /// Its line in the file, or the byte where it begins.
+    place: u64,
     begins: bool,
     ends: bool,
 }
 
 impl Batch {
     fn read(path: &Path, now: &mut Progress, settings: Settings, tokenizer: &Tokenizer) -> Result<Batch> {
-        let (start, size) = (now.offset, now.plan.files[now.file].1);
+        let (start, size) = (now.offset, now.plan.files[now.file].bytes);
         let lines = path.extension().is_some_and(|ending| ending == "jsonl");
         let mut wanted = settings.batch as u64;
         loop {
@@ -221,23 +159,32 @@ impl Batch {
                 true => json_lines(&bytes[..cut], &place, &mut now.line, settings.lossy)?,
                 false => {
                     let text = place.text(&bytes[..cut], 0, settings.lossy)?;
-                    text_units(text, start == 0, start + cut as u64 == size, tokenizer)
+                    text_units(text, start, start + cut as u64 == size, tokenizer)
                 }
             };
-            return Ok(Batch { units, end: start + cut as u64 });
+            return Ok(Batch { units, lines, end: start + cut as u64 });
         }
     }
 
     /// Appends the ids of the batch, with the tokens that begin and end documents.
     fn encode(
         &self,
+        path: &Path,
         tokenizer: &Tokenizer,
         specials: SpecialText,
         now: &mut Progress,
         out: &mut Vec<u32>,
     ) -> Result<()> {
-        let encode = |unit: &Unit| tokenizer.encode_as(&unit.text, specials);
-        let ids: Vec<Vec<u32>> = self.units.par_iter().map(encode).collect::<Result<_>>()?;
+        let encode = |unit: &Unit| {
+            let place = || match (self.lines, unit.place) {
+                (true, line) => format!("{}: line {line}", path.display()),
+                (false, 0) => path.display().to_string(),
+                (false, byte) => format!("{}: counted from byte {byte}", path.display()),
+            };
+            tokenizer.encode_as(&unit.text, specials).with_context(place)
+        };
+        let ids: Vec<Result<Vec<u32>>> = self.units.par_iter().map(encode).collect();
+        let ids: Vec<Vec<u32>> = ids.into_iter().collect::<Result<_>>()?; // of several errors the first
         for (unit, ids) in self.units.iter().zip(ids) {
             if unit.text.is_empty() && unit.begins && unit.ends {
                 now.empty += 1;
@@ -276,8 +223,8 @@ fn text_cut(bytes: &[u8], from: usize, tokenizer: &Tokenizer) -> Option<usize> {
     Some(cut)
 }
 
-/// A text in parts for the threads; `begins` and `ends` tell whether it does with a document.
-fn text_units(text: String, begins: bool, ends: bool, tokenizer: &Tokenizer) -> Vec<Unit> {
+/// A text that begins at byte `start` of its file in parts for the threads; `ends` tells whether the file does with it.
+fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer) -> Vec<Unit> {
     let mut cuts = vec![0];
     while let Some(cut) = text_cut(text.as_bytes(), cuts[cuts.len() - 1] + PART, tokenizer) {
         cuts.push(cut);
@@ -285,7 +232,8 @@ fn text_units(text: String, begins: bool, ends: bool, tokenizer: &Tokenizer) -> 
     let last = cuts.len() - 1;
     let part = |i: usize| {
         let end = cuts.get(i + 1).copied().unwrap_or(text.len());
-        Unit { text: text[cuts[i]..end].to_string(), begins: begins && i == 0, ends: ends && i == last }
+        let place = start + cuts[i] as u64;
+        Unit { text: text[cuts[i]..end].to_string(), place, begins: place == 0, ends: ends && i == last }
     };
     (0..=last).map(part).collect()
 }
@@ -306,10 +254,15 @@ fn json_lines(bytes: &[u8], place: &Place, line: &mut usize, lossy: bool) -> Res
             continue;
         }
         let path = place.path.display();
+        // A list of one text would do as well for the reader below.
+        ensure!(
+            text.trim_start().starts_with('{'),
+            "{path}: line {line}: expected a JSON object with a text in \"text\""
+        );
         let parsed: Line = serde_json::from_str(&text)
             .with_context(|| format!("{path}: line {line}: expected a JSON object with a text in \"text\""))?;
         let Some(text) = parsed.text else { bail!("{path}: line {line}: found no \"text\", expected a text there") };
-        units.push(Unit { text, begins: true, ends: true });
+        units.push(Unit { text, place: *line as u64, begins: true, ends: true });
     }
     Ok(units)
 }

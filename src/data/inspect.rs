@@ -30,7 +30,7 @@ pub struct Findings {
     pub used_ids: usize,
     /// The longest distinct words, longest first, with their lengths in bytes.
     pub longest_words: Vec<(usize, String)>,
-    /// Control characters, U+FFFD, private and unassigned ones and the like, most frequent first.
+    /// Control characters, U+FFFD, invisible and private ones, most frequent first.
     pub unusual: Vec<(char, u64)>,
     /// Beginnings of documents drawn at random.
     pub samples: Vec<String>,
@@ -128,7 +128,8 @@ impl<'a> Look<'a> {
         self.rest.extend_from_slice(&bytes);
         // A word, or a character, may go on in the next block; what has no blank for long is a word of its own.
         let whole = self.rest.iter().rposition(u8::is_ascii_whitespace).map_or(0, |last| last + 1);
-        let whole = if self.rest.len() > 16 * BLOCK { self.rest.len() } else { whole };
+        let character = || self.rest.iter().rposition(|byte| byte & 0xC0 != 0x80).unwrap_or(self.rest.len());
+        let whole = if self.rest.len() - whole > 16 * BLOCK { character() } else { whole };
         let rest = self.rest.split_off(whole);
         let words = std::mem::replace(&mut self.rest, rest);
         self.words(&words);

@@ -9,6 +9,7 @@ pub mod batch;
 pub mod corpus;
 pub mod encode;
 pub mod inspect;
+pub mod progress;
 pub mod shard;
 pub mod tokens;
 

@@ -58,9 +58,14 @@ pub fn path(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("shard-{number:05}.tokens"))
 }
 
-/// Whether a directory holds shards, and not texts.
+/// Whether a directory holds shards, and not texts. The first one may be missing.
 pub fn is_in(dir: &Path) -> bool {
-    path(dir, 0).exists()
+    files(dir).is_ok_and(|count| count > 0)
+}
+
+/// Error: one of the first `count` shards is missing or damaged, or has another format.
+pub fn check(dir: &Path, count: usize, format: Format) -> Result<()> {
+    (0..count).try_for_each(|number| Shard::open(&path(dir, number), format.fingerprint).map(|_| ()))
 }
 
 /// Writes a shard atomically. Error: an id that does not fit its width; a disk that is full.
@@ -186,14 +191,20 @@ impl ShardSet {
     }
 }
 
-/// How many shards there are. Error: one is missing among them.
-fn count_shards(dir: &Path) -> Result<usize> {
+/// How many files are named as shards are.
+fn files(dir: &Path) -> Result<usize> {
     let place = || format!("{}: cannot be listed", dir.display());
     let mut count = 0;
     for entry in std::fs::read_dir(dir).with_context(place)? {
         let name = entry.with_context(place)?.file_name();
         count += usize::from(name.to_str().is_some_and(|name| name.starts_with("shard-") && name.ends_with(".tokens")));
     }
+    Ok(count)
+}
+
+/// How many shards there are. Error: one is missing among them.
+fn count_shards(dir: &Path) -> Result<usize> {
+    let count = files(dir)?;
     let missing = (0..count).find(|&number| !path(dir, number).exists());
     if let Some(number) = missing {
         anyhow::bail!("{}: found {count} shards, but no {}", dir.display(), path(Path::new(""), number).display());

@@ -90,5 +90,13 @@ fn shards_of_another_tokenizer_are_refused() {
     let path = dir.path().join("shards/shard-00000.tokens");
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    fails(dir.path(), 1, &["train", "--data", "shards", "--out", "model"], &["shard-00000.tokens", "rest of 1"]);
+    let train = ["train", "--data", "shards", "--out", "model"];
+    fails(dir.path(), 1, &train, &["shard-00000.tokens", "rest of 1"]);
+    // The directory is still one of shards, and none of texts.
+    fs::remove_file(&path).unwrap();
+    fails(dir.path(), 1, &train, &["shard-00000.tokens", "not there"]);
+    let progress = dir.path().join("shards/progress.json");
+    let text = fs::read_to_string(&progress).unwrap();
+    fs::write(&progress, text.replace("\"finished\": true", "\"finished\": false")).unwrap();
+    fails(dir.path(), 1, &train, &["shards", "unfinished"]);
 }

@@ -2,4 +2,5 @@
 
 mod batches;
 mod cli;
+mod directories;
 mod shards;

@@ -1,7 +1,8 @@
 //! Shards: what is written is read, wherever windows fall; what is damaged is refused; an interrupted run goes on.
 
-use handgrad::data::encode::{self, Progress, Settings, encode};
+use handgrad::data::encode::{self, Settings, encode};
 use handgrad::data::inspect::inspect;
+use handgrad::data::progress::Progress;
 use handgrad::data::shard::{self, Format, HEADER, ShardSet};
 use handgrad::data::{TokenRow, Tokens, random_batch, whole_batches};
 use handgrad::tokenizer::bpe::train::BpeTrainer;
@@ -13,13 +14,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-fn message<T>(result: anyhow::Result<T>) -> String {
+pub fn message<T>(result: anyhow::Result<T>) -> String {
     let message = format!("{:#}", result.err().expect("an error"));
     assert!(!message.contains('\n'), "{message}");
     message
 }
 
-fn tokenizer() -> Tokenizer {
+pub fn tokenizer() -> Tokenizer {
     let trainer = BpeTrainer { specials: vec!["<|endoftext|>".to_string()], ..BpeTrainer::new(300) };
     Tokenizer::Bpe(Box::new(trainer.texts(["the quick brown fox the quick the"]).unwrap()))
 }
@@ -184,7 +185,7 @@ fn corpus() -> (TempDir, Vec<PathBuf>, Vec<String>) {
     (dir, files, documents)
 }
 
-fn small(batch: usize) -> Settings {
+pub fn small(batch: usize) -> Settings {
     Settings { shard_tokens: 250, batch, ..Settings::default() }
 }
 
@@ -259,7 +260,8 @@ fn special_tokens_in_texts_are_what_was_asked_for() {
     };
     assert_eq!(with(SpecialText::Text).unwrap(), 1);
     assert_eq!(with(SpecialText::Allow).unwrap(), 2);
-    assert!(message(with(SpecialText::Forbid)).contains("<|endoftext|>"));
+    let forbidden = message(with(SpecialText::Forbid));
+    assert!(["a.txt", "<|endoftext|>", "byte 3,"].iter().all(|part| forbidden.contains(part)), "{forbidden}");
 }
 
 #[test]
@@ -280,6 +282,7 @@ fn bad_texts_are_named_with_their_place() {
         ("b.jsonl", format!("{line}{line}{{\"body\": \"x\"}}\n").as_bytes(), ["b.jsonl: line 3", "\"text\""]),
         ("b.jsonl", format!("{line}\n{{\"text\": 3}}\n").as_bytes(), ["b.jsonl: line 3", "\"text\""]),
         ("b.jsonl", format!("{line}the text").as_bytes(), ["b.jsonl: line 2", "JSON"]),
+        ("b.jsonl", format!("{line}[\"the\"]").as_bytes(), ["b.jsonl: line 2", "JSON object"]),
         ("b.jsonl", b"{\"text\": \"\xFF\"}", ["b.jsonl", "0xFF at offset 10"]),
     ] {
         let message = message(with(name, content, false));
@@ -317,4 +320,10 @@ fn inspection_counts_what_is_there() {
     assert_eq!(draw(5), draw(5));
     let drawn: std::collections::BTreeSet<String> = (0..60).map(draw).collect();
     assert_eq!(drawn.len(), 4);
+    // A long text without blanks is looked at in parts, none of which ends within a character.
+    let bytes = Tokenizer::bytes(true);
+    let ids = bytes.encode_documents(&["中".repeat(400_000)]).unwrap();
+    shard::write(&shard::path(dir.path(), 0), Format::of(&bytes), &ids).unwrap();
+    let found = inspect(&ShardSet::open(dir.path(), &bytes).unwrap(), &bytes, 0, 0, &|_| ()).unwrap();
+    assert!(found.unusual.is_empty(), "{:?}", found.unusual);
 }

@@ -115,6 +115,16 @@ fn bad_input_is_named() {
     fails(dir.path(), 2, &train(&["--vocab-size", "300", "--special", "", "text.txt"]), b"", &["empty"]);
     fails(dir.path(), 1, &train(&["--vocab-size", "300", "none.txt"]), b"", &["none.txt"]);
     assert!(!dir.path().join("u.json").exists());
+    // Before anything is read: what the text would be found guilty of does not come up.
+    for (out, part) in [("none/u.json", "no such directory"), (".", "directory")] {
+        fails(
+            dir.path(),
+            1,
+            &["tokenizer", "train", "--out", out, "--vocab-size", "300", "bad.txt"],
+            b"",
+            &["--out", part],
+        );
+    }
     ok(dir.path(), &train(&["--vocab-size", "300", "--lossy", "bad.txt"]), b"");
 
     let encode = ["tokenizer", "encode", "--tokenizer", "t.json"];

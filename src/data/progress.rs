@@ -1,0 +1,154 @@
+//! How far an encoding is, and whether it may go on: `progress.json` beside the shards.
+
+use super::encode::Settings;
+use super::shard::{self, Format};
+use crate::formats::{atomic, read_json, tokenizer_json, write_json};
+use crate::tokenizer::Tokenizer;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// How far a run is: what `progress.json` holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What must be the same for a run to go on: fingerprint, settings and files.
+    pub(super) plan: Plan,
+    /// Shards written.
+    pub shards: usize,
+    /// The file to go on with, where in it, and how many of its lines have been read.
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    pub(super) line: usize,
+    /// Documents that were not empty, and those that were, which leave no trace.
+    pub documents: u64,
+    pub empty: u64,
+    /// Bytes of text and ids, of all shards.
+    pub bytes: u64,
+    pub tokens: u64,
+    pub finished: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    fingerprint: String,
+    shard_tokens: usize,
+    batch: usize,
+    lossy: bool,
+    specials: String,
+    pub(super) files: Vec<Source>,
+}
+
+/// A file as it was when the run began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Source {
+    path: PathBuf,
+    pub(super) bytes: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    changed: u64,
+}
+
+impl Source {
+    fn of(path: &Path) -> Result<Source> {
+        let place = || format!("{}: cannot be read", path.display());
+        let meta = fs::metadata(path).with_context(place)?;
+        let changed = meta.modified().with_context(place)?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        // progress.json is text.
+        ensure!(path.to_str().is_some(), "{}: found a name that is not UTF-8, expected another", path.display());
+        Ok(Source { path: std::path::absolute(path)?, bytes: meta.len(), changed: changed.as_nanos() as u64 })
+    }
+}
+
+/// Keeps other runs out of the directory for as long as the file is open.
+pub(super) fn lock(out: &Path) -> Result<File> {
+    let directory = File::open(out).with_context(|| format!("{}: cannot be read", out.display()))?;
+    match directory.try_lock() {
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(directory),
+        Err(TryLockError::WouldBlock) => {
+            bail!(
+                "{}: found another handgrad data encode at work, expected a directory of this one's own",
+                out.display()
+            )
+        }
+    }
+}
+
+/// Finds out how far an interrupted run of the same plan is, or begins one.
+pub(super) fn begin(
+    files: &[PathBuf],
+    out: &Path,
+    tokenizer: &Tokenizer,
+    settings: Settings,
+    format: Format,
+) -> Result<Progress> {
+    let plan = Plan {
+        fingerprint: format!("{:016x}", format.fingerprint),
+        shard_tokens: settings.shard_tokens,
+        batch: settings.batch,
+        lossy: settings.lossy,
+        specials: format!("{:?}", settings.specials),
+        files: files.iter().map(|path| Source::of(path)).collect::<Result<_>>()?,
+    };
+    let place = out.display();
+    let holds_shards = shard::is_in(out);
+    let tokenizer_path = out.join("tokenizer.json");
+    match read_progress(out)? {
+        Some(state) if state.plan == plan => {
+            shard::check(out, state.shards, format)?;
+            atomic::clean(out)?;
+            return Ok(state);
+        }
+        // A run that came to no shard, such as one that met a bad text, may be followed by any other.
+        Some(state) => ensure!(
+            state.shards == 0 && !holds_shards,
+            "{place}: found shards of other or changed files, other settings or another tokenizer, expected a new directory"
+        ),
+        None => {
+            ensure!(!holds_shards, "{place}: found shards without progress.json, expected a new directory");
+            let others = tokenizer_path.exists()
+                && tokenizer_json::fingerprint(&tokenizer_json::read(&tokenizer_path)?) != format.fingerprint;
+            ensure!(!others, "{}: found another tokenizer, expected a new directory", tokenizer_path.display());
+        }
+    }
+    tokenizer_json::write(&tokenizer_path, tokenizer)?;
+    let state = Progress { plan, ..Progress::default() };
+    save(out, &state)?;
+    Ok(state)
+}
+
+/// How far the run is that writes `out`, if one does.
+fn read_progress(out: &Path) -> Result<Option<Progress>> {
+    let path = out.join("progress.json");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let state = serde_json::from_value(read_json(&path)?);
+    Ok(Some(state.with_context(|| format!("{}: not the progress of handgrad data encode", path.display()))?))
+}
+
+/// Whether a run has begun to write a directory, though it may not have come to a shard.
+pub fn is_begun(dir: &Path) -> bool {
+    dir.join("progress.json").exists() && dir.join("tokenizer.json").exists()
+}
+
+/// Error: the run that wrote the shards of `dir` was interrupted, or a shard is gone.
+pub fn check_finished(dir: &Path) -> Result<()> {
+    let Some(state) = read_progress(dir)? else { return Ok(()) };
+    let place = dir.display();
+    ensure!(state.finished, "{place}: found an unfinished handgrad data encode, expected it to be called again first");
+    let missing = (0..state.shards).map(|number| shard::path(dir, number)).find(|path| !path.exists());
+    ensure!(
+        missing.is_none(),
+        "{}: not there, expected {} shards",
+        missing.unwrap_or_default().display(),
+        state.shards
+    );
+    Ok(())
+}
+
+/// Writes how far the run is.
+pub(super) fn save(out: &Path, progress: &Progress) -> Result<()> {
+    write_json(&out.join("progress.json"), &serde_json::to_value(progress)?)
+}
