@@ -88,10 +88,10 @@ __device__ __forceinline__ float block_sum(float x, float *partial_smem) {
     return warp_sum(lane < warps ? partial_smem[lane] : 0.0f);
 }
 
+// The maximum, likewise; but nobody may have read `partial_smem` since the last barrier: in all kernels it comes first.
 __device__ __forceinline__ float block_max(float x, float *partial_smem) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     x = warp_max(x);
-    __syncthreads();  // an earlier reduction may still read `partial_smem`
     if (lane == 0) partial_smem[warp] = x;
     __syncthreads();  // every warp's part is there
     return warp_max(lane < warps ? partial_smem[lane] : -INFINITY);
