@@ -7,9 +7,6 @@
 #pragma once
 #include "attention.cuh"
 
-// Queries in the statistics are padded to a multiple of this, the longest query tile.
-constexpr int STATISTICS_PAD = 128;
-
 // scores = A · Bᵀ for rows `row0` … of A.
 template <int D, int N>
 __device__ __forceinline__ void product(float (&scores)[N / 8][4], const bf16 *a_smem, int row0, const bf16 *b_smem) {

@@ -16,7 +16,9 @@
 
 namespace {
 
-constexpr int QUERIES = 32, HEADS = 8, THREADS = 256, LANES = 4;
+constexpr int QUERIES = DELTA_QUERIES, HEADS = DELTA_HEADS, THREADS = DELTA_THREADS, LANES = 4;
+static_assert(HEADS * LANES == WARP && HEADS * WARP == THREADS && QUERIES == WARP, "a warp stores a head's queries");
+static_assert(STATISTICS_PAD % QUERIES == 0, "whole blocks of padded queries");
 
 template <typename T>
 __device__ __forceinline__ float dot(const T *a, const T *b, int length) {

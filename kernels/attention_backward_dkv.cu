@@ -106,15 +106,15 @@ __device__ __forceinline__ void d_keys_values(const bf16 *q_gmem, const bf16 *k_
 
 }  // namespace
 
-#define D_KEYS_VALUES(D, KEYS, QUERIES, BLOCKS)                                                                       \
-    extern "C" __global__ void __launch_bounds__(KEYS * 2, BLOCKS) attention_backward_dkv_bf16_##D(                    \
+#define D_KEYS_VALUES(D, BLOCKS)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(BACKWARD_STATIONARY * 2, BLOCKS) attention_backward_dkv_bf16_##D(     \
         const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_o, const float2 *statistics, bf16 *d_k, bf16 *d_v,  \
         int tq, int tq_padded, int tk, int n_head, int n_kv_head, int reach) {                                         \
-        d_keys_values<D, KEYS, QUERIES>(q, k, v, d_o, statistics, d_k, d_v, tq, tq_padded, tk, n_head, n_kv_head,      \
-                                        reach);                                                                        \
+        d_keys_values<D, BACKWARD_STATIONARY, DKV_QUERIES_##D>(q, k, v, d_o, statistics, d_k, d_v, tq, tq_padded, tk,  \
+                                                               n_head, n_kv_head, reach);                              \
     }
 
-D_KEYS_VALUES(32, 128, 64, 2)
-D_KEYS_VALUES(64, 128, 64, 1)
-D_KEYS_VALUES(96, 128, 64, 1)
-D_KEYS_VALUES(128, 128, 32, 1)
+D_KEYS_VALUES(32, 2)
+D_KEYS_VALUES(64, 1)
+D_KEYS_VALUES(96, 1)
+D_KEYS_VALUES(128, 1)

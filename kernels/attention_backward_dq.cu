@@ -99,14 +99,15 @@ __device__ __forceinline__ void d_queries(const bf16 *q_gmem, const bf16 *k_gmem
 
 }  // namespace
 
-#define D_QUERIES(D, QUERIES, KEYS, BLOCKS)                                                                           \
-    extern "C" __global__ void __launch_bounds__(QUERIES * 2, BLOCKS) attention_backward_dq_bf16_##D(                  \
+#define D_QUERIES(D, BLOCKS)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(BACKWARD_STATIONARY * 2, BLOCKS) attention_backward_dq_bf16_##D(      \
         const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_o, const float2 *statistics, bf16 *d_q, int tq,     \
         int tq_padded, int tk, int n_head, int n_kv_head, int reach) {                                                 \
-        d_queries<D, QUERIES, KEYS>(q, k, v, d_o, statistics, d_q, tq, tq_padded, tk, n_head, n_kv_head, reach);       \
+        d_queries<D, BACKWARD_STATIONARY, DQ_KEYS_##D>(q, k, v, d_o, statistics, d_q, tq, tq_padded, tk, n_head,       \
+                                                       n_kv_head, reach);                                              \
     }
 
-D_QUERIES(32, 128, 64, 2)
-D_QUERIES(64, 128, 32, 2)
-D_QUERIES(96, 128, 64, 1)
-D_QUERIES(128, 128, 32, 1)
+D_QUERIES(32, 2)
+D_QUERIES(64, 2)
+D_QUERIES(96, 1)
+D_QUERIES(128, 1)

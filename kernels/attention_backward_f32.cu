@@ -22,10 +22,11 @@
 
 namespace {
 
-constexpr int TILE = 32, THREADS = 128, WEIGHT_ROW = TILE + 4;
+constexpr int TILE = BACKWARD_F32_TILE, THREADS = BACKWARD_F32_THREADS, WEIGHT_ROW = TILE + BACKWARD_F32_PAD;
+static_assert(TILE == 2 * 16 && THREADS == TILE / 4 * 16, "4 × 2 scores a thread");
 
 template <int D>
-constexpr int ROW = D + 4;
+constexpr int ROW = D + BACKWARD_F32_PAD;
 
 template <int D>
 constexpr int GRADIENT_COLUMNS = D / 16;

@@ -33,16 +33,18 @@
 
 namespace {
 
-constexpr int WARPS = 4, THREADS = WARPS * WARP;
+constexpr int WARPS = DECODE_WARPS, THREADS = WARPS * WARP;
 
 template <typename T>
-constexpr int ROWS = sizeof(T) == 2 ? 16 : 4;  // of a warp
+constexpr int ROWS = sizeof(T) == 2 ? DECODE_BF16_ROWS : DECODE_F32_ROWS;  // of a warp
 template <typename T>
 constexpr int STEP = sizeof(T) == 2 ? 16 : 8;  // keys that a warp takes at a time
 template <typename T>
-constexpr int KEYS = WARPS * STEP<T>;
+constexpr int KEYS = sizeof(T) == 2 ? DECODE_BF16_KEYS : DECODE_F32_KEYS;
 template <int D>
-constexpr int STAGES = D <= 64 ? 3 : 2;
+constexpr int STAGES = D <= 64 ? DECODE_STAGES_TO_64 : DECODE_STAGES;
+static_assert(KEYS<bf16> == WARPS * STEP<bf16> && KEYS<float> == WARPS * STEP<float>, "a step a warp");
+static_assert(ROWS<bf16> == 16 && ROWS<float> == 4, "what struct Warp is written for");
 
 struct Shape {
     int batch, tq, tk, n_head, n_kv_head, kv_capacity, causal;

@@ -28,10 +28,10 @@
 
 namespace {
 
-constexpr int KEYS = 64, WARPS = 4, THREADS = WARPS * WARP;
+constexpr int KEYS = ATTENTION_KEYS, THREADS = ATTENTION_THREADS, WARPS = THREADS / WARP;
 
 template <int D>
-constexpr int QUERIES = D <= 64 ? 128 : 64;
+constexpr int QUERIES = D <= 64 ? ATTENTION_QUERIES_TO_64 : ATTENTION_QUERIES;
 
 // 16 rows of one warp: the accumulators of a tile of scores, of the output, and the state of the softmax. `max` is in
 // units of log2, that is times c; `sum` is this lane's part of the row's sum.

@@ -27,7 +27,7 @@
 
 namespace {
 
-constexpr int QUERIES = 64, KEYS = 32, THREADS = 128;
+constexpr int QUERIES = ATTENTION_F32_QUERIES, KEYS = ATTENTION_F32_KEYS, THREADS = ATTENTION_THREADS;
 constexpr int ROWS = 4, COLUMNS = 4;               // of a thread, in a tile of scores
 constexpr int ROW_STEP = 16, COLUMN_STEP = 8;      // between them
 static_assert(ROWS * ROW_STEP == QUERIES && COLUMNS * COLUMN_STEP == KEYS && ROW_STEP * COLUMN_STEP == THREADS);

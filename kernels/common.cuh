@@ -4,9 +4,10 @@
 #include <cuda_bf16.h>
 #include <math.h>
 
+#include "shared.h"
+
 using bf16 = __nv_bfloat16;
 
-constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 

@@ -5,8 +5,6 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int ELEMENTWISE_THREADS = 256;
-
 // The first element of a thread, and of this one.
 template <int N>
 __host__ __device__ constexpr long first_element(unsigned block, unsigned thread) {

@@ -22,11 +22,12 @@
 namespace {
 
 using Bad = unsigned long long;
-constexpr int THREADS = 256, WARPS = THREADS / WARP, DIGITS = 256;
-constexpr int TILE = 1024, ROUNDS = TILE / THREADS;
-constexpr int SUM_THREADS = 128, PIECE = 32, AT_ONCE = 4;
-constexpr int SCAN_THREADS = 1024;
-static_assert(DIGITS == THREADS, "a thread a digit");
+constexpr int THREADS = EMBEDDING_THREADS, WARPS = THREADS / WARP, DIGITS = SORT_DIGITS;
+constexpr int TILE = SORT_TILE, ROUNDS = TILE / THREADS;
+constexpr int PIECE = SUM_PIECE, AT_ONCE = 4;
+constexpr int SCAN_THREADS = ONE_BLOCK_THREADS;
+static_assert(DIGITS == THREADS && DIGITS == 1 << SORT_DIGIT_BITS, "a thread a digit");
+static_assert(ROUNDS * THREADS == TILE && SCAN_THREADS == WARP * WARP, "whole rounds; a lane for each warp's sum");
 
 template <int N, typename T>
 __device__ __forceinline__ void gather(const T *table_gmem, const unsigned *ids_gmem, T *y_gmem, Bad *bad_gmem, long n,
@@ -226,7 +227,7 @@ __global__ void embedding_sort_place(const unsigned *keys, const unsigned *posit
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_f32(const float *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                            float *d_table, int n, int vocab, int cols) {
-    sum_piece<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<SUM_WIDTH>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_f32_unaligned(const float *d_y, const unsigned *keys, const unsigned *positions, float *edge,
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_bf16(const bf16 *d_y, const unsigned *keys, const unsigned *positions, float *edge,
                             float *d_table, int n, int vocab, int cols) {
-    sum_piece<4>(d_y, keys, positions, edge, d_table, n, vocab, cols);
+    sum_piece<SUM_WIDTH>(d_y, keys, positions, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_backward_bf16_unaligned(const bf16 *d_y, const unsigned *keys, const unsigned *positions, float *edge,
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_merge(const unsigned *keys, const float *edge, float *d_table, int n, int vocab, int cols) {
-    merge_runs<4>(keys, edge, d_table, n, vocab, cols);
+    merge_runs<SUM_WIDTH>(keys, edge, d_table, n, vocab, cols);
 }
 __global__ void __launch_bounds__(SUM_THREADS)
     embedding_merge_unaligned(const unsigned *keys, const float *edge, float *d_table, int n, int vocab, int cols) {

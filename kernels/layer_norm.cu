@@ -80,7 +80,7 @@ __device__ __forceinline__ void backward(const T *__restrict__ x_gmem, const T *
                                          const T *__restrict__ d_y_gmem, T *__restrict__ d_x_gmem,
                                          float *__restrict__ partial_gmem, long rows, long cols) {
     Team<LONG> team;
-    ColumnSums<VEC, 16, LONG> d_gain, d_bias;
+    ColumnSums<VEC, LAYER_NORM_OWN, LONG> d_gain, d_bias;
     for (long row = team.index; row < rows; row += team.count) {
         long first = row * cols;
         float mean = mean_gmem[row], rstd = rstd_gmem[row];
@@ -107,29 +107,29 @@ __device__ __forceinline__ void backward(const T *__restrict__ x_gmem, const T *
     d_bias.store(team, partial_gmem + cols, 2 * cols, cols);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(WARP * WARP)
     layer_norm_gain(const float *partial, float *d_gain, float *d_bias, int parts, long cols, int accumulate) {
     bool bias = blockIdx.y == 1;
     sum_partials(bias ? partial + cols : partial, bias ? d_bias : d_gain, parts, 2 * cols, cols, accumulate);
 }
 
 #define LAYER_NORM(T, VEC, LONG, VARIANT) \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         layer_norm_forward_##VARIANT(const T *x, const T *gain, const T *bias, T *y, float *mean, float *rstd, \
                                      long rows, long cols, float eps) { \
         forward<T, VEC, LONG>(x, gain, bias, y, mean, rstd, rows, cols, eps); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         layer_norm_backward_##VARIANT(const T *x, const T *gain, const float *mean, const float *rstd, const T *d_y, \
                                       T *d_x, float *partial, long rows, long cols) { \
         backward<T, VEC, LONG>(x, gain, mean, rstd, d_y, d_x, partial, rows, cols); \
     }
 
-LAYER_NORM(float, 4, false, f32)
+LAYER_NORM(float, MOST<float>, false, f32)
 LAYER_NORM(float, 1, false, f32_unaligned)
-LAYER_NORM(float, 4, true, f32_long)
+LAYER_NORM(float, MOST<float>, true, f32_long)
 LAYER_NORM(float, 1, true, f32_long_unaligned)
-LAYER_NORM(bf16, 8, false, bf16)
+LAYER_NORM(bf16, MOST<bf16>, false, bf16)
 LAYER_NORM(bf16, 1, false, bf16_unaligned)
-LAYER_NORM(bf16, 8, true, bf16_long)
+LAYER_NORM(bf16, MOST<bf16>, true, bf16_long)
 LAYER_NORM(bf16, 1, true, bf16_long_unaligned)

@@ -17,7 +17,8 @@
 
 namespace {
 
-constexpr int TILE = 128, TILE_K = 8, THREADS = 256, PITCH = TILE + 4;
+constexpr int TILE = MATMUL_TILE, TILE_K = MATMUL_F32_STEP, THREADS = MATMUL_THREADS, PITCH = TILE + 4;
+static_assert(TILE == 16 * 8 && THREADS == 16 * 16, "16 × 16 threads with 8 × 8 sums each");
 
 using Tile = float[TILE_K][PITCH];
 

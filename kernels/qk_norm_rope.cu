@@ -6,9 +6,10 @@
 // Shapes     x, d_y, d_x [B,T,H,D], gain [D], y [B,slots,H,D] in T; token t goes to slot first + t: a cache, or
 //            slots = T and first = 0. cos, sin [positions, D/2], rstd [B·T·H] (forward: may be null),
 //            partial [blocks, D], d_gain [D] in f32.
-// Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`: 16 lanes, pairs. A head is
-//            read twice, the second time from L1. Backward: a block takes every gridDim.x-th set of heads and sums the
-//            gain's gradient for 128 channels; wider heads take several windows, grid y.
+// Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`, for D that are no
+//            multiple of those: 16 lanes, pairs. A head is read twice, the second time from L1. Backward: a block takes
+//            every gridDim.x-th set of heads and sums the gain's gradient for 128 channels; wider heads take several
+//            windows, grid y.
 // Shared     Backward: 4 KB, the gain's sums of each warp.
 // Work       An element: forward 2 tensors moved and 7 FLOPs, backward 3 and 16; the tables' rows are shared by the
 //            heads of a token.
@@ -71,13 +72,14 @@ struct HeadGradient {
     }
 };
 
-constexpr int WINDOW = 4 * WARP;  // channels
+constexpr int WINDOW = QK_NORM_WINDOW;
+static_assert(WINDOW % WARP == 0 && WINDOW <= ROPE_THREADS, "whole warps of channels, and a thread for each");
 
 // Over the block's heads: over the warp's by butterfly, then over the warps in order.
 template <int VEC>
 __device__ __forceinline__ void store_gain(const float (&sums)[WINDOW / WARP][VEC], float *partial_gmem, int dim) {
     constexpr int LANES = WARP / VEC;
-    __shared__ float sum_smem[256 / WARP][WINDOW];
+    __shared__ float sum_smem[ROPE_THREADS / WARP][WINDOW];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
     for (int i = 0; i < WINDOW / WARP; i++) {
@@ -140,19 +142,19 @@ __device__ __forceinline__ void backward(const T *__restrict__ x_gmem, const T *
     store_gain(d_gain, partial_gmem, dim);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(WARP * WARP)
     qk_norm_rope_gain(const float *partial, float *d_gain, int parts, long cols, int accumulate) {
     sum_partials(partial, d_gain, parts, cols, cols, accumulate);
 }
 
 #define QK_NORM_ROPE(T, ALIGNED, VARIANT) \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROPE_THREADS) \
         qk_norm_rope_forward_##VARIANT(const T *x, const T *gain, const float *cos, const float *sin, T *y, \
-                                       float *rstd, int rows, int tokens, int heads, int dim, int start, int slots, int first, \
-                                       float eps) { \
+                                       float *rstd, int rows, int tokens, int heads, int dim, int start, int slots, \
+                                       int first, float eps) { \
         forward<T, ALIGNED>(x, gain, cos, sin, y, rstd, rows, tokens, heads, dim, start, slots, first, eps); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROPE_THREADS) \
         qk_norm_rope_backward_##VARIANT(const T *x, const T *gain, const float *cos, const float *sin, \
                                         const float *rstd, const T *d_y, T *d_x, float *partial, int rows, int tokens, \
                                         int heads, int dim, int start) { \

@@ -79,7 +79,7 @@ __device__ __forceinline__ void backward(const T *__restrict__ x_gmem, const T *
                                          const T *__restrict__ d_h_gmem, T *__restrict__ d_x_gmem,
                                          float *__restrict__ partial_gmem, long rows, long cols) {
     Team<LONG> team;
-    ColumnSums<VEC, 32, LONG> d_gain;
+    ColumnSums<VEC, RMS_NORM_OWN, LONG> d_gain;
     for (long row = team.index; row < rows; row += team.count) {
         long first = row * cols;
         float inner = team.sum(inner_product<VEC>(team, x_gmem + first, gain_gmem, d_y_gmem + first, cols));
@@ -104,28 +104,28 @@ __device__ __forceinline__ void backward(const T *__restrict__ x_gmem, const T *
     d_gain.store(team, partial_gmem, cols, cols);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(WARP * WARP)
     rms_norm_gain(const float *partial, float *d_gain, int parts, long cols, int accumulate) {
     sum_partials(partial, d_gain, parts, cols, cols, accumulate);
 }
 
 #define RMS_NORM(T, VEC, LONG, VARIANT) \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         rms_norm_forward_##VARIANT(const T *x, const T *residual, const T *gain, T *h, T *y, float *rstd, long rows, \
                                    long cols, float eps) { \
         forward<T, VEC, LONG>(x, residual, gain, h, y, rstd, rows, cols, eps); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         rms_norm_backward_##VARIANT(const T *x, const T *gain, const float *rstd, const T *d_y, const T *d_h, \
                                     T *d_x, float *partial, long rows, long cols) { \
         backward<T, VEC, LONG>(x, gain, rstd, d_y, d_h, d_x, partial, rows, cols); \
     }
 
-RMS_NORM(float, 4, false, f32)
+RMS_NORM(float, MOST<float>, false, f32)
 RMS_NORM(float, 1, false, f32_unaligned)
-RMS_NORM(float, 4, true, f32_long)
+RMS_NORM(float, MOST<float>, true, f32_long)
 RMS_NORM(float, 1, true, f32_long_unaligned)
-RMS_NORM(bf16, 8, false, bf16)
+RMS_NORM(bf16, MOST<bf16>, false, bf16)
 RMS_NORM(bf16, 1, false, bf16_unaligned)
-RMS_NORM(bf16, 8, true, bf16_long)
+RMS_NORM(bf16, MOST<bf16>, true, bf16_long)
 RMS_NORM(bf16, 1, true, bf16_long_unaligned)

@@ -69,20 +69,20 @@ __device__ __forceinline__ void backward(const T *__restrict__ y_gmem, const T *
 }
 
 #define SOFTMAX(T, VEC, LONG, VARIANT) \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         softmax_forward_##VARIANT(const T *x, T *y, long rows, long cols) { \
         forward<T, VEC, LONG>(x, y, rows, cols); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) \
         softmax_backward_##VARIANT(const T *y, const T *d_y, T *d_x, long rows, long cols) { \
         backward<T, VEC, LONG>(y, d_y, d_x, rows, cols); \
     }
 
-SOFTMAX(float, 4, false, f32)
+SOFTMAX(float, MOST<float>, false, f32)
 SOFTMAX(float, 1, false, f32_unaligned)
-SOFTMAX(float, 4, true, f32_long)
+SOFTMAX(float, MOST<float>, true, f32_long)
 SOFTMAX(float, 1, true, f32_long_unaligned)
-SOFTMAX(bf16, 8, false, bf16)
+SOFTMAX(bf16, MOST<bf16>, false, bf16)
 SOFTMAX(bf16, 1, false, bf16_unaligned)
-SOFTMAX(bf16, 8, true, bf16_long)
+SOFTMAX(bf16, MOST<bf16>, true, bf16_long)
 SOFTMAX(bf16, 1, true, bf16_long_unaligned)
