@@ -4,10 +4,10 @@
 //   backward        d_a = d_y;   d_b[c] = Σᵣ d_y[r,c], in two stages
 //
 // Shapes: a, y, d_y [rows,cols]; b [rows,cols] or [cols]; partial [chunks,cols] f32; d_b [cols] f32. y may be a or b.
-// Threads: same shape: one for 16 bytes of each operand (one element if unaligned), on grid x. Repeated: blocks of 32 ×
-//   8; a thread owns N neighbouring columns of one row, in the backward of every 8th row of a chunk. Forward: tiles of
-//   32 · N columns × 8 rows on grid x, row by row. Backward: column tiles on grid x, chunks of rows on grid y; the
-//   chunks are then added as in rows.cuh.
+// Threads: same shape: one for 16 bytes of each operand, on grid x. Repeated: blocks of 32 × 8; a thread owns N
+//   neighbouring columns of one row (16 bytes; one in `_unaligned`, for rows that are no multiple of that), in the
+//   backward of every 8th row of a chunk. Forward: tiles of 32 · N columns × 8 rows on grid x, row by row. Backward:
+//   column tiles on grid x, chunks of rows on grid y; the chunks are then added as in rows.cuh.
 // Shared memory: backward 8 × N × (32 + 32/N) floats: [row of threads][column of the thread][lane], skewed so that
 //   neither lanes nor neighbouring columns share a bank; then 4 KB for the chunks' sums.
 // Moves 3·rows·cols elements (2 if repeated, as b stays in L1; backward 1, and the partial sums twice), a FLOP each:
@@ -20,7 +20,8 @@
 
 namespace {
 
-constexpr int LANES = 32, THREAD_ROWS = 8;
+constexpr int LANES = ADD_LANES, THREAD_ROWS = ADD_THREAD_ROWS;
+static_assert(LANES * MOST<bf16> <= LANES * THREAD_ROWS, "a thread for each column of a tile");
 
 struct Sum {
     static __device__ __forceinline__ float of(float a, float b) { return a + b; }
@@ -77,9 +78,7 @@ __device__ __forceinline__ void column_sums(const T *d_y_gmem, float *partial_gm
 extern "C" {
 
 __global__ void add_forward_f32(const float *a, const float *b, float *y, long n) { zip<Sum, MOST<float>>(a, b, y, n); }
-__global__ void add_forward_f32_unaligned(const float *a, const float *b, float *y, long n) { zip<Sum, 1>(a, b, y, n); }
 __global__ void add_forward_bf16(const bf16 *a, const bf16 *b, bf16 *y, long n) { zip<Sum, MOST<bf16>>(a, b, y, n); }
-__global__ void add_forward_bf16_unaligned(const bf16 *a, const bf16 *b, bf16 *y, long n) { zip<Sum, 1>(a, b, y, n); }
 
 __global__ void add_repeated_forward_f32(const float *a, const float *b, float *y, long rows, long cols) {
     add_repeated<MOST<float>>(a, b, y, rows, cols);
@@ -110,7 +109,7 @@ __global__ void add_repeated_backward_bf16_unaligned(const bf16 *d_y, float *par
 }
 
 // d_b = Σ over the chunks, or += with `accumulate`.
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(WARP * WARP)
     add_repeated_reduce(const float *partial, float *d_b, int chunks, long cols, int accumulate) {
     sum_partials(partial, d_b, chunks, cols, cols, accumulate);
 }

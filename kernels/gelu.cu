@@ -4,7 +4,7 @@
 //   backward   d_x = d_y [ (1 + tanh u)/2 + x/2 (1 − tanh² u) √(2/π) (1 + 3·0.044715 x²) ]
 //
 // Shapes: x, y, d_y, d_x [n]; y may be x, and d_x may be x or d_y.
-// Threads: one for 16 bytes of each operand (one element if unaligned), 256 a block, on grid x.
+// Threads: one for 16 bytes of each operand, 256 a block, on grid x.
 // Shared memory: none.
 // Moves 2n elements forward and 3n backward, some 25 FLOPs each: bound by memory.
 // Numerics: f32 inside, rounded once.
@@ -43,21 +43,13 @@ struct GeluGradient {
 extern "C" {
 
 __global__ void gelu_forward_f32(const float *x, float *y, long n) { map<Gelu, MOST<float>>(x, y, n); }
-__global__ void gelu_forward_f32_unaligned(const float *x, float *y, long n) { map<Gelu, 1>(x, y, n); }
 __global__ void gelu_forward_bf16(const bf16 *x, bf16 *y, long n) { map<Gelu, MOST<bf16>>(x, y, n); }
-__global__ void gelu_forward_bf16_unaligned(const bf16 *x, bf16 *y, long n) { map<Gelu, 1>(x, y, n); }
 
 __global__ void gelu_backward_f32(const float *x, const float *d_y, float *d_x, long n) {
     zip<GeluGradient, MOST<float>>(x, d_y, d_x, n);
 }
-__global__ void gelu_backward_f32_unaligned(const float *x, const float *d_y, float *d_x, long n) {
-    zip<GeluGradient, 1>(x, d_y, d_x, n);
-}
 __global__ void gelu_backward_bf16(const bf16 *x, const bf16 *d_y, bf16 *d_x, long n) {
     zip<GeluGradient, MOST<bf16>>(x, d_y, d_x, n);
-}
-__global__ void gelu_backward_bf16_unaligned(const bf16 *x, const bf16 *d_y, bf16 *d_x, long n) {
-    zip<GeluGradient, 1>(x, d_y, d_x, n);
 }
 
 }  // extern "C"

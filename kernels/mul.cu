@@ -3,7 +3,7 @@
 //   y = a ∘ b
 //
 // Shapes: a, b, y [n]; y may be a or b.
-// Threads: one for 16 bytes of each operand (one element if unaligned), 256 a block, on grid x.
+// Threads: one for 16 bytes of each operand, 256 a block, on grid x.
 // Shared memory: none.
 // Moves 3n elements, n FLOPs: bound by memory.
 // Numerics: bf16 is multiplied in f32 and rounded once.
@@ -23,14 +23,8 @@ extern "C" {
 __global__ void mul_forward_f32(const float *a, const float *b, float *y, long n) {
     zip<Product, MOST<float>>(a, b, y, n);
 }
-__global__ void mul_forward_f32_unaligned(const float *a, const float *b, float *y, long n) {
-    zip<Product, 1>(a, b, y, n);
-}
 __global__ void mul_forward_bf16(const bf16 *a, const bf16 *b, bf16 *y, long n) {
     zip<Product, MOST<bf16>>(a, b, y, n);
-}
-__global__ void mul_forward_bf16_unaligned(const bf16 *a, const bf16 *b, bf16 *y, long n) {
-    zip<Product, 1>(a, b, y, n);
 }
 
 }  // extern "C"

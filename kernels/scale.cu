@@ -1,7 +1,7 @@
 // y = c·x, element by element; in place where y is x.
 //
 // x, y [n]
-// A thread takes VEC neighbours, the block 256·VEC; element i belongs to block i / (256·VEC).
+// A thread takes VEC neighbours, 16 bytes, the block 256·VEC; element i belongs to block i / (256·VEC).
 // No shared memory.
 // Moves 2n elements, 1 FLOP for each: bound by memory.
 // Computed in f32, rounded once.
@@ -10,8 +10,9 @@
 
 namespace {
 
-template <typename T, int VEC>
+template <typename T>
 __device__ __forceinline__ void scale(const T *x_gmem, T *y_gmem, float c, long n) {
+    constexpr int VEC = MOST<T>;
     long first = first_element<VEC>();
     if (first + VEC <= n) {
         float x_regs[VEC];
@@ -27,14 +28,8 @@ __device__ __forceinline__ void scale(const T *x_gmem, T *y_gmem, float c, long 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_f32(const float *x, float *y, float c, long n) {
-    scale<float, MOST<float>>(x, y, c, n);
+    scale(x, y, c, n);
 }
 extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_bf16(const bf16 *x, bf16 *y, float c, long n) {
-    scale<bf16, MOST<bf16>>(x, y, c, n);
-}
-extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_f32_unaligned(const float *x, float *y, float c, long n) {
-    scale<float, 1>(x, y, c, n);
-}
-extern "C" __global__ void __launch_bounds__(ELEMENTWISE_THREADS) scale_bf16_unaligned(const bf16 *x, bf16 *y, float c, long n) {
-    scale<bf16, 1>(x, y, c, n);
+    scale(x, y, c, n);
 }

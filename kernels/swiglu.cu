@@ -5,7 +5,7 @@
 //              d_up   = d_y ∘ silu(gate)
 //
 // Shapes: gate, up, y, d_y, d_gate, d_up [n]; y may be gate or up; d_gate and d_up may each be any of the inputs.
-// Threads: one for 16 bytes of each operand (one element if unaligned), 256 a block, on grid x.
+// Threads: one for 16 bytes of each operand, 256 a block, on grid x.
 // Shared memory: none.
 // Moves 3n elements forward and 5n backward, some 20 FLOPs each: bound by memory.
 // Numerics: f32 inside, rounded once.
@@ -54,31 +54,17 @@ extern "C" {
 __global__ void swiglu_forward_f32(const float *gate, const float *up, float *y, long n) {
     zip<SwiGlu, MOST<float>>(gate, up, y, n);
 }
-__global__ void swiglu_forward_f32_unaligned(const float *gate, const float *up, float *y, long n) {
-    zip<SwiGlu, 1>(gate, up, y, n);
-}
 __global__ void swiglu_forward_bf16(const bf16 *gate, const bf16 *up, bf16 *y, long n) {
     zip<SwiGlu, MOST<bf16>>(gate, up, y, n);
-}
-__global__ void swiglu_forward_bf16_unaligned(const bf16 *gate, const bf16 *up, bf16 *y, long n) {
-    zip<SwiGlu, 1>(gate, up, y, n);
 }
 
 __global__ void swiglu_backward_f32(const float *gate, const float *up, const float *d_y, float *d_gate, float *d_up,
                                     long n) {
     backward<MOST<float>>(gate, up, d_y, d_gate, d_up, n);
 }
-__global__ void swiglu_backward_f32_unaligned(const float *gate, const float *up, const float *d_y, float *d_gate,
-                                              float *d_up, long n) {
-    backward<1>(gate, up, d_y, d_gate, d_up, n);
-}
 __global__ void swiglu_backward_bf16(const bf16 *gate, const bf16 *up, const bf16 *d_y, bf16 *d_gate, bf16 *d_up,
                                      long n) {
     backward<MOST<bf16>>(gate, up, d_y, d_gate, d_up, n);
-}
-__global__ void swiglu_backward_bf16_unaligned(const bf16 *gate, const bf16 *up, const bf16 *d_y, bf16 *d_gate,
-                                               bf16 *d_up, long n) {
-    backward<1>(gate, up, d_y, d_gate, d_up, n);
 }
 
 }  // extern "C"
