@@ -7,11 +7,11 @@
 //   w = w − step_size m / (√v / root_correction2 + ε)
 //                                                 step_size = lr / (1 − β₁ᵗ), root_correction2 = √(1 − β₂ᵗ)
 //
-// Shapes: w, m, v [n] f32; g [n] f32 or bf16; copy [n] bf16 or null; scale [1] f32 or null for 1.
+// Shapes: w, m, v, g [n] f32; copy [n] bf16 or null; scale [1] f32 or null for 1.
 //   A scale that is not finite (a gradient was not) leaves everything as it was.
-// Threads: one for four neighbours (one if unaligned), 256 a block, on grid x.
+// Threads: one for four neighbours, 256 a block, on grid x.
 // Shared memory: none.
-// Moves 28 bytes an element with f32 gradients, 26 with bf16, 2 more with the copy; some 20 FLOPs: bound by memory.
+// Moves 28 bytes an element, 2 more with the copy; some 20 FLOPs: bound by memory.
 // Numerics: f32; the copy is rounded once.
 // Not yet measured on a card.
 #include "elementwise.cuh"
@@ -29,9 +29,13 @@ __device__ __forceinline__ void update(const Step &step, float &w, float &m, flo
     w -= step.step_size * m / (sqrtf(v) / step.root_correction2 + step.eps);
 }
 
-template <int N, typename T>
-__device__ __forceinline__ void adamw(float *w_gmem, float *m_gmem, float *v_gmem, const T *g_gmem, bf16 *copy_gmem,
-                                      long n, const float *scale_gmem, const Step &step) {
+}  // namespace
+
+extern "C" __global__ void adamw_step(float *w_gmem, float *m_gmem, float *v_gmem, const float *g_gmem, bf16 *copy_gmem,
+                                      long n, const float *scale_gmem, float beta1, float rest1, float beta2,
+                                      float rest2, float eps, float decay, float step_size, float root_correction2) {
+    constexpr int N = ADAMW_WIDTH;
+    Step step = {beta1, rest1, beta2, rest2, eps, decay, step_size, root_correction2};
     float scale = scale_gmem == nullptr ? 1.0f : *scale_gmem;
     if (!isfinite(scale)) return;
     long i = first_element<N>();
@@ -49,35 +53,8 @@ __device__ __forceinline__ void adamw(float *w_gmem, float *m_gmem, float *v_gme
         if (copy_gmem != nullptr) store_vector(copy_gmem + i, w);
     } else {
         for (; i < n; i++) {
-            update(step, w_gmem[i], m_gmem[i], v_gmem[i], scale * to_float(g_gmem[i]));
+            update(step, w_gmem[i], m_gmem[i], v_gmem[i], scale * g_gmem[i]);
             if (copy_gmem != nullptr) copy_gmem[i] = from_float<bf16>(w_gmem[i]);
         }
     }
 }
-
-}  // namespace
-
-extern "C" {
-
-__global__ void adamw_step_f32(float *w, float *m, float *v, const float *g, bf16 *copy, long n, const float *scale,
-                               float beta1, float rest1, float beta2, float rest2, float eps, float decay,
-                               float step_size, float root_correction2) {
-    adamw<4>(w, m, v, g, copy, n, scale, {beta1, rest1, beta2, rest2, eps, decay, step_size, root_correction2});
-}
-__global__ void adamw_step_f32_unaligned(float *w, float *m, float *v, const float *g, bf16 *copy, long n,
-                                         const float *scale, float beta1, float rest1, float beta2, float rest2,
-                                         float eps, float decay, float step_size, float root_correction2) {
-    adamw<1>(w, m, v, g, copy, n, scale, {beta1, rest1, beta2, rest2, eps, decay, step_size, root_correction2});
-}
-__global__ void adamw_step_bf16(float *w, float *m, float *v, const bf16 *g, bf16 *copy, long n, const float *scale,
-                                float beta1, float rest1, float beta2, float rest2, float eps, float decay,
-                                float step_size, float root_correction2) {
-    adamw<4>(w, m, v, g, copy, n, scale, {beta1, rest1, beta2, rest2, eps, decay, step_size, root_correction2});
-}
-__global__ void adamw_step_bf16_unaligned(float *w, float *m, float *v, const bf16 *g, bf16 *copy, long n,
-                                          const float *scale, float beta1, float rest1, float beta2, float rest2,
-                                          float eps, float decay, float step_size, float root_correction2) {
-    adamw<1>(w, m, v, g, copy, n, scale, {beta1, rest1, beta2, rest2, eps, decay, step_size, root_correction2});
-}
-
-}  // extern "C"

@@ -3,7 +3,7 @@
 //   y = x, rounded to nearest, ties to even
 //
 // Shapes: x, y [n], in different memory.
-// Threads: one for four elements (one if unaligned), 256 a block, on grid x.
+// Threads: one for four elements, 256 a block, on grid x.
 // Shared memory: none.
 // Moves 6n bytes: bound by memory.
 // Numerics: bf16 → f32 is exact; NaN stays NaN, what is too large becomes infinite.
@@ -20,9 +20,7 @@ struct Same {
 
 extern "C" {
 
-__global__ void cast_to_bf16_f32(const float *x, bf16 *y, long n) { map<Same, MOST<float>>(x, y, n); }
-__global__ void cast_to_bf16_f32_unaligned(const float *x, bf16 *y, long n) { map<Same, 1>(x, y, n); }
-__global__ void cast_to_f32_bf16(const bf16 *x, float *y, long n) { map<Same, MOST<float>>(x, y, n); }
-__global__ void cast_to_f32_bf16_unaligned(const bf16 *x, float *y, long n) { map<Same, 1>(x, y, n); }
+__global__ void cast_to_bf16(const float *x, bf16 *y, long n) { map<Same, CAST_WIDTH>(x, y, n); }
+__global__ void cast_to_f32(const bf16 *x, float *y, long n) { map<Same, CAST_WIDTH>(x, y, n); }
 
 }  // extern "C"
