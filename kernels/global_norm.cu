@@ -1,12 +1,12 @@
-// Clipping by the global norm of many gradients: the norm and the factor; whoever uses the gradients multiplies by it.
+// The global norm of many gradients, and the factor that clips them; whoever uses the gradients multiplies by it.
 //
 //   ‖g‖ = √ Σ over all buffers of g²
 //   scale = min(1, max_norm / (‖g‖ + 1e-6)),  1 with max_norm = 0,  NaN where the norm is not finite
 //
-// Shapes: g [n] f32 or bf16, one launch a buffer; partial [slots] f64, `first_slot` and on for this buffer, a slot a
-//   block; norm, scale [1] f32.
-// Threads: 256 a block; a thread takes 16 bytes (one element if unaligned) every blocks · 256. The second stage is one
-//   block.
+// Shapes: g [n] f32 or bf16, one launch a buffer; any n, but g is at a multiple of 16 bytes; partial [slots] f64,
+//   `first_slot` and on for this buffer, a slot a block; norm, scale [1] f32.
+// Threads: 256 a block; a thread takes 16 bytes every blocks · 256; what is left at the end, one thread takes one by one.
+//   The second stage is one block.
 // Shared memory: a number for each warp.
 // Moves each gradient once; 2 FLOPs an element, of which few in f64: bound by memory.
 // Numerics: the squares of one 16-byte access are added in f32 where that is safe, in f64 where one could overflow or
@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int THREADS = 256, WARPS = THREADS / WARP;
+constexpr int THREADS = NORM_THREADS, WARPS = THREADS / WARP;
 constexpr float SAFE_LEAST = 0x1p-50f, SAFE_MOST = 0x1p60f;
 
 template <int N>
@@ -43,8 +43,9 @@ __device__ __forceinline__ double block_sum_f64(double x, double *partial_smem) 
     return x;
 }
 
-template <int N, typename T>
+template <typename T>
 __device__ __forceinline__ void partial_sums(const T *g_gmem, double *partial_gmem, long n, long first_slot) {
+    constexpr int N = MOST<T>;
     __shared__ double partial_smem[WARPS];
     long stride = gridDim.x * static_cast<long>(THREADS) * N;
     double sum = 0.0;
@@ -68,21 +69,15 @@ __device__ __forceinline__ void partial_sums(const T *g_gmem, double *partial_gm
 
 extern "C" {
 
-__global__ void clip_squares_f32(const float *g, double *partial, long n, long first_slot) {
-    partial_sums<MOST<float>>(g, partial, n, first_slot);
+__global__ void global_norm_squares_f32(const float *g, double *partial, long n, long first_slot) {
+    partial_sums(g, partial, n, first_slot);
 }
-__global__ void clip_squares_f32_unaligned(const float *g, double *partial, long n, long first_slot) {
-    partial_sums<1>(g, partial, n, first_slot);
-}
-__global__ void clip_squares_bf16(const bf16 *g, double *partial, long n, long first_slot) {
-    partial_sums<MOST<bf16>>(g, partial, n, first_slot);
-}
-__global__ void clip_squares_bf16_unaligned(const bf16 *g, double *partial, long n, long first_slot) {
-    partial_sums<1>(g, partial, n, first_slot);
+__global__ void global_norm_squares_bf16(const bf16 *g, double *partial, long n, long first_slot) {
+    partial_sums(g, partial, n, first_slot);
 }
 
 // One block.
-__global__ void clip_norm(const double *partial, float *norm, float *scale, long slots, float max_norm) {
+__global__ void global_norm_finish(const double *partial, float *norm, float *scale, long slots, float max_norm) {
     __shared__ double partial_smem[WARPS];
     double sum = 0.0;
     for (long slot = threadIdx.x; slot < slots; slot += THREADS) sum += partial[slot];
