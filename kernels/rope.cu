@@ -1,19 +1,16 @@
-// RoPE: pairs of channels turned by an angle that grows with the position; and tokens copied into a cache.
+// RoPE: pairs of channels turned by an angle that grows with the position.
 //
 //   y[2i]   = x[2i] cos φ − s x[2i+1] sin φ      s = 1 forward, −1 backward: the inverse of a rotation is its transpose
 //   y[2i+1] = s x[2i] sin φ + x[2i+1] cos φ      φ from the tables, for position start + t and pair i
 //
 // Shapes     x [B,T,H,D], y [B,slots,H,D] in T; token t goes to slot first + t: a cache, or slots = T and first = 0.
-//            cos, sin [positions, D/2] in f32. cache_write: x [B, run], cache [B, capacity] from `first` on, in words
-//            of 16 bytes (`_unaligned`: elements).
-// Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`: 16 lanes, pairs.
-//            cache_write: grid x and the threads along a sequence's words, grid y over the batch.
+//            cos, sin [positions, D/2] in f32.
+// Threads    4 (bf16) or 8 (f32) lanes a head, each with vectors of 16 bytes; `_unaligned`, for D that are no
+//            multiple of those: 16 lanes, pairs.
 // Shared     None.
 // Work       An element: 2 tensors moved, 3 FLOPs; the tables' rows are shared by the heads of a token.
 // Numerics   f32, one rounding at the end.
 // Not yet measured on a card.
-#include <type_traits>
-
 #include "rope.cuh"
 
 template <typename T, bool ALIGNED>
@@ -35,26 +32,11 @@ __device__ __forceinline__ void rotate_heads(const T *__restrict__ x_gmem, const
     }
 }
 
-// `run`, `capacity` and `first` count words.
-template <typename Word>
-__device__ __forceinline__ void copy_tokens(const Word *__restrict__ x_gmem, Word *__restrict__ cache_gmem, int batch,
-                                            long run, long capacity, long first) {
-    long at = static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (at >= run) return;
-    for (long b = blockIdx.y; b < batch; b += gridDim.y)
-        cache_gmem[b * capacity + first + at] = x_gmem[b * run + at];
-}
-
 #define ROPE(T, ALIGNED, VARIANT) \
-    extern "C" __global__ void __launch_bounds__(256) \
+    extern "C" __global__ void __launch_bounds__(ROPE_THREADS) \
         rope_##VARIANT(const T *x, const float *cos, const float *sin, T *y, int rows, int tokens, int heads, int dim, \
                        int start, int slots, int first, float direction) { \
         rotate_heads<T, ALIGNED>(x, cos, sin, y, rows, tokens, heads, dim, start, slots, first, direction); \
-    } \
-    extern "C" __global__ void __launch_bounds__(256) \
-        cache_write_##VARIANT(const T *x, T *cache, int batch, long run, long capacity, long first) { \
-        using Word = std::conditional_t<ALIGNED, uint4, T>; \
-        copy_tokens(reinterpret_cast<const Word *>(x), reinterpret_cast<Word *>(cache), batch, run, capacity, first); \
     }
 
 ROPE(float, true, f32)
