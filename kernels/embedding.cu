@@ -3,9 +3,8 @@
 //   forward    y[n] = table[ids[n]]
 //   backward   d_table[v] += Σ over n with ids[n] = v of d_y[n]
 //
-// Shapes: table [V,C], ids [n] u32, y, d_y [n,C]; d_table [V,C] f32; bad [1] u64: the least n with ids[n] ≥ V, times
-//   2³², plus that id (by an integer minimum; the caller starts it at 2⁶⁴ − 1). Such a row of y is NaN; the backward
-//   leaves it out.
+// Shapes: table [V,C], ids [n] u32, y, d_y [n,C]; d_table [V,C] f32. An id ≥ V, which the host refuses before,
+//   gives a row of NaN in y; the backward leaves it out.
 //   Backward, in order: the ids are sorted together with their positions, 8 bits a pass, stably (counts [256,tiles],
 //   keys and positions [n]); the sorted list is cut into pieces of 32, and each piece adds up its runs of equal ids. A
 //   run within a piece goes to its row; of one that crosses, the parts go to edge [pieces,2,C] f32 (0: begun in an
@@ -21,7 +20,6 @@
 
 namespace {
 
-using Bad = unsigned long long;
 constexpr int THREADS = EMBEDDING_THREADS, WARPS = THREADS / WARP, DIGITS = SORT_DIGITS;
 constexpr int TILE = SORT_TILE, ROUNDS = TILE / THREADS;
 constexpr int PIECE = SUM_PIECE, AT_ONCE = 4;
@@ -30,14 +28,13 @@ static_assert(DIGITS == THREADS && DIGITS == 1 << SORT_DIGIT_BITS, "a thread a d
 static_assert(ROUNDS * THREADS == TILE && SCAN_THREADS == WARP * WARP, "whole rounds; a lane for each warp's sum");
 
 template <int N, typename T>
-__device__ __forceinline__ void gather(const T *table_gmem, const unsigned *ids_gmem, T *y_gmem, Bad *bad_gmem, long n,
+__device__ __forceinline__ void gather(const T *table_gmem, const unsigned *ids_gmem, T *y_gmem, long n,
                                        int vocab, int cols) {
     long token = blockIdx.x * static_cast<long>(WARPS) + threadIdx.x / WARP;
     int lane = threadIdx.x % WARP;
     if (token >= n) return;
     unsigned id = ids_gmem[token];
     bool valid = id < vocab;
-    if (!valid && lane == 0) atomicMin(bad_gmem, static_cast<Bad>(token) << 32 | id);
     const T *from_gmem = table_gmem + (valid ? id : 0) * static_cast<long>(cols);
     T *to_gmem = y_gmem + token * cols;
     for (int col = lane * N; col < cols; col += WARP * N) {
@@ -122,35 +119,21 @@ __device__ __forceinline__ unsigned digit_of(unsigned key, int shift) { return k
 
 extern "C" {
 
-__global__ void embedding_forward_f32(const float *table, const unsigned *ids, float *y, Bad *bad, long n, int vocab,
+__global__ void embedding_forward_f32(const float *table, const unsigned *ids, float *y, long n, int vocab,
                                       int cols) {
-    gather<MOST<float>>(table, ids, y, bad, n, vocab, cols);
+    gather<MOST<float>>(table, ids, y, n, vocab, cols);
 }
-__global__ void embedding_forward_f32_unaligned(const float *table, const unsigned *ids, float *y, Bad *bad, long n,
+__global__ void embedding_forward_f32_unaligned(const float *table, const unsigned *ids, float *y, long n,
                                                 int vocab, int cols) {
-    gather<1>(table, ids, y, bad, n, vocab, cols);
+    gather<1>(table, ids, y, n, vocab, cols);
 }
-__global__ void embedding_forward_bf16(const bf16 *table, const unsigned *ids, bf16 *y, Bad *bad, long n, int vocab,
+__global__ void embedding_forward_bf16(const bf16 *table, const unsigned *ids, bf16 *y, long n, int vocab,
                                        int cols) {
-    gather<MOST<bf16>>(table, ids, y, bad, n, vocab, cols);
+    gather<MOST<bf16>>(table, ids, y, n, vocab, cols);
 }
-__global__ void embedding_forward_bf16_unaligned(const bf16 *table, const unsigned *ids, bf16 *y, Bad *bad, long n,
+__global__ void embedding_forward_bf16_unaligned(const bf16 *table, const unsigned *ids, bf16 *y, long n,
                                                  int vocab, int cols) {
-    gather<1>(table, ids, y, bad, n, vocab, cols);
-}
-
-// d_table = 0, for a gradient that is not added to another.
-__global__ void embedding_clear(float *d_table, long n) {
-    long i = (blockIdx.x * static_cast<long>(THREADS) + threadIdx.x) * MOST<float>;
-    if (i + MOST<float> <= n) {
-        store_vector(d_table + i, {0.0f, 0.0f, 0.0f, 0.0f});
-    } else {
-        for (; i < n; i++) d_table[i] = 0.0f;
-    }
-}
-__global__ void embedding_clear_unaligned(float *d_table, long n) {
-    long i = blockIdx.x * static_cast<long>(THREADS) + threadIdx.x;
-    if (i < n) d_table[i] = 0.0f;
+    gather<1>(table, ids, y, n, vocab, cols);
 }
 
 // Sort, 1 of 3: counts[digit, tile] of the digit at `shift`. Ids ≥ V count as V. Blocks of 256.
