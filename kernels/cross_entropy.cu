@@ -2,12 +2,11 @@
 //
 //   forward    loss[n] = ln Σᵥ exp(x[n,v] − mₙ) + (mₙ − x[n, target n])         mₙ = maxᵥ x[n,v]
 //   backward   x[n,v] ← scale (p[n,v] − [v = target n]),                        p[n,v] = exp(x[n,v] − mₙ) / Σ
-//   mean       L = Σₙ loss[n] / N,      scale = d_L / N                         N = targets ≠ ignore_index
+//   mean       L = Σₙ loss[n] / N,      scale = 1 / N                           N = targets ≠ ignore_index
 //
 // Shapes: x [rows,V], a chunk of the logits or all of them; targets [rows] i32; loss [rows] f32; scale [1] f32;
-//   tally [3] u32: N, the first row whose target is neither ignore_index nor in 0..V (else 2³² − 1), and that target;
-//   d_L [1] f32, null for 1. Ignored rows have loss 0 and gradient 0; with N = 0, L = 0 and scale = 0; a bad target
-//   gives NaN.
+//   tally [1] u32: N. Ignored rows have loss 0 and gradient 0; with N = 0, L = 0 and scale = 0. A target that is
+//   neither ignore_index nor in 0..V, which the host refuses before, counts, and gives NaN in its row.
 // Threads: a block a row, on grid x. A row starts at any element: what precedes the first multiple of 16 bytes goes one
 //   by one, then each thread takes 16 bytes, blockDim.x · 16 bytes apart, then the rest goes one by one. The tally and
 //   the mean: one block of 1024 threads.
@@ -21,8 +20,7 @@
 
 namespace {
 
-constexpr int MOST_THREADS = 512, ONE_BLOCK = 1024;
-constexpr unsigned NONE = 0xffffffffu;
+static_assert(ONE_BLOCK_THREADS == WARP * WARP, "a lane for each warp's number");
 
 struct RunningSum {
     float max, sum;  // Σ exp(x − max)
@@ -101,60 +99,50 @@ __device__ __forceinline__ void cross_entropy(const T *logits_gmem, T *d_logits_
 
 extern "C" {
 
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_forward_f32(const float *logits, const int *targets, float *loss, int vocab, int ignore_index) {
     cross_entropy<false, float>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
 }
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_forward_bf16(const bf16 *logits, const int *targets, float *loss, int vocab, int ignore_index) {
     cross_entropy<false, bf16>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
 }
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_gradient_f32(float *logits, const int *targets, float *loss, const float *scale, int vocab,
                                int ignore_index) {
     cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
 }
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_gradient_bf16(bf16 *logits, const int *targets, float *loss, const float *scale, int vocab,
                                 int ignore_index) {
     cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
 }
 
-// tally = {N, first bad row, its target}, scale = d_L / N. One block.
-__global__ void __launch_bounds__(ONE_BLOCK)
-    cross_entropy_count(const int *targets, const float *d_loss, unsigned *tally, float *scale, long rows, int vocab,
-                        int ignore_index) {
-    __shared__ unsigned counted_smem[WARP], bad_smem[WARP];
+// tally = N, scale = 1 / N. One block.
+__global__ void __launch_bounds__(ONE_BLOCK_THREADS)
+    cross_entropy_count(const int *targets, unsigned *tally, float *scale, long rows, int ignore_index) {
+    __shared__ unsigned counted_smem[WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    unsigned counted = 0, bad = NONE;
-    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK) {
-        int target = targets[row];
-        if (target == ignore_index) continue;
-        counted++;
-        if (target < 0 || target >= vocab) bad = min(bad, static_cast<unsigned>(row));
-    }
+    unsigned counted = 0;
+    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK_THREADS) counted += targets[row] != ignore_index;
     counted = __reduce_add_sync(ALL_LANES, counted);
-    bad = __reduce_min_sync(ALL_LANES, bad);
-    if (lane == 0) counted_smem[warp] = counted, bad_smem[warp] = bad;
-    __syncthreads();  // every warp's numbers are there
+    if (lane == 0) counted_smem[warp] = counted;
+    __syncthreads();  // every warp's number is there
     if (warp > 0) return;
     counted = __reduce_add_sync(ALL_LANES, counted_smem[lane]);
-    bad = __reduce_min_sync(ALL_LANES, bad_smem[lane]);
     if (lane > 0) return;
-    tally[0] = counted;
-    tally[1] = bad;
-    tally[2] = bad == NONE ? 0 : targets[bad];
-    *scale = counted == 0 ? 0.0f : (d_loss == nullptr ? 1.0f : *d_loss) / counted;
+    *tally = counted;
+    *scale = counted == 0 ? 0.0f : 1.0f / counted;
 }
 
 // mean = Σ loss / N. One block.
-__global__ void __launch_bounds__(ONE_BLOCK)
+__global__ void __launch_bounds__(ONE_BLOCK_THREADS)
     cross_entropy_mean(const float *loss, const unsigned *tally, float *mean, long rows) {
     __shared__ float partial_smem[WARP];
     float sum = 0.0f;
-    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK) sum += loss[row];
+    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK_THREADS) sum += loss[row];
     sum = block_sum(sum, partial_smem);
-    if (threadIdx.x == 0) *mean = sum / max(tally[0], 1u);
+    if (threadIdx.x == 0) *mean = sum / max(*tally, 1u);
 }
 
 }  // extern "C"
