@@ -5,7 +5,8 @@
 //            stay while the mass before them is below top_p (so at least one does); among those, the first whose mass,
 //            added to that of all before it, is above u times the mass of all that stay
 //
-// Shapes: logits [rows,V]; u [rows] f32 in 0..1; choice [rows] u32: 2³² − 1 if a logit is NaN or +∞, or all are −∞.
+// Shapes: logits [rows,stride], of which the first V of a row are looked at and may be chosen; u [rows] f32 in 0..1;
+//   choice [rows] u32: 2³² − 1 if one of the V is NaN or +∞, or all are −∞.
 // Threads: a block of 512 a row, on grid x; neighbouring threads read neighbouring logits.
 // Shared memory: top_p 64 KB of mass, [16 digits][512 threads], so that no thread waits for another and no bank is
 //   asked twice; a number for each warp.
@@ -20,10 +21,12 @@
 namespace {
 
 using Mass = unsigned long long;
-constexpr int THREADS = 512, WARPS = THREADS / WARP, DIGIT_BITS = 4, DIGITS = 1 << DIGIT_BITS;
+constexpr int THREADS = SAMPLE_THREADS, WARPS = THREADS / WARP;
+constexpr int DIGIT_BITS = SAMPLE_DIGIT_BITS, DIGITS = 1 << DIGIT_BITS;
 constexpr unsigned NO_CHOICE = 0xffffffffu;
-constexpr float UNIT = 0x1p43f;  // the mass of the likeliest token; 2²⁰ of them are 2⁶³
+constexpr float UNIT = 0x1p43f;  // the mass of the likeliest token
 static_assert(DIGITS == WARPS, "a warp a digit");
+static_assert(SAMPLE_MOST_VOCAB <= 0x1p63 / UNIT, "the mass of a row leaves a bit of 64 to spare");
 
 struct Best {
     float logit;
@@ -173,17 +176,17 @@ __device__ __forceinline__ Mass target_of(float share, Mass total, bool above) {
 }
 
 template <typename T>
-__device__ __forceinline__ void argmax(const T *logits_gmem, unsigned *choice_gmem, int vocab) {
-    Best best = block_best(logits_gmem + blockIdx.x * static_cast<long>(vocab), vocab);
+__device__ __forceinline__ void argmax(const T *logits_gmem, unsigned *choice_gmem, int vocab, int stride) {
+    Best best = block_best(logits_gmem + blockIdx.x * static_cast<long>(stride), vocab);
     if (threadIdx.x == 0) choice_gmem[blockIdx.x] = best.id;
 }
 
 template <typename T>
 __device__ __forceinline__ void top_p_draw(const T *logits_gmem, const float *u_gmem, unsigned *choice_gmem, int vocab,
-                                           float temperature, float top_p) {
+                                           int stride, float temperature, float top_p) {
     extern __shared__ Mass mass_smem[][THREADS];
     __shared__ Mass sums_smem[WARPS];
-    const T *x_gmem = logits_gmem + blockIdx.x * static_cast<long>(vocab);
+    const T *x_gmem = logits_gmem + blockIdx.x * static_cast<long>(stride);
     Best best = block_best(x_gmem, vocab);
     if (best.id == NO_CHOICE) {
         if (threadIdx.x == 0) choice_gmem[blockIdx.x] = NO_CHOICE;
@@ -204,19 +207,23 @@ __device__ __forceinline__ void top_p_draw(const T *logits_gmem, const float *u_
 
 extern "C" {
 
-__global__ void __launch_bounds__(THREADS) sample_argmax_f32(const float *logits, unsigned *choice, int vocab) {
-    argmax(logits, choice, vocab);
-}
-__global__ void __launch_bounds__(THREADS) sample_argmax_bf16(const bf16 *logits, unsigned *choice, int vocab) {
-    argmax(logits, choice, vocab);
+__global__ void __launch_bounds__(THREADS)
+    sample_argmax_f32(const float *logits, unsigned *choice, int vocab, int stride) {
+    argmax(logits, choice, vocab, stride);
 }
 __global__ void __launch_bounds__(THREADS)
-    sample_top_p_f32(const float *logits, const float *u, unsigned *choice, int vocab, float temperature, float top_p) {
-    top_p_draw(logits, u, choice, vocab, temperature, top_p);
+    sample_argmax_bf16(const bf16 *logits, unsigned *choice, int vocab, int stride) {
+    argmax(logits, choice, vocab, stride);
 }
 __global__ void __launch_bounds__(THREADS)
-    sample_top_p_bf16(const bf16 *logits, const float *u, unsigned *choice, int vocab, float temperature, float top_p) {
-    top_p_draw(logits, u, choice, vocab, temperature, top_p);
+    sample_top_p_f32(const float *logits, const float *u, unsigned *choice, int vocab, int stride, float temperature,
+                     float top_p) {
+    top_p_draw(logits, u, choice, vocab, stride, temperature, top_p);
+}
+__global__ void __launch_bounds__(THREADS)
+    sample_top_p_bf16(const bf16 *logits, const float *u, unsigned *choice, int vocab, int stride, float temperature,
+                      float top_p) {
+    top_p_draw(logits, u, choice, vocab, stride, temperature, top_p);
 }
 
 }  // extern "C"
