@@ -20,8 +20,9 @@
 
 namespace {
 
-constexpr int TILE_N = 128, TILE_K = 32, STAGES = 3, THREADS = 256, CHUNK = 8;
-constexpr int WARP_N = 32;
+constexpr int TILE_N = MATMUL_TILE, TILE_K = MATMUL_BF16_STEP, STAGES = MATMUL_BF16_STAGES, THREADS = MATMUL_THREADS;
+constexpr int CHUNK = 8, WARP_N = 32;
+static_assert(TILE_N == 4 * WARP_N && THREADS == 2 * 4 * WARP, "2 × 4 warps cover a tile");
 
 // With 8 words of padding, four rows start in different quarters of the banks. It stands in front of a row: nvcc cuts a
 // two-word store at offset 0 of an array in two.
@@ -202,11 +203,11 @@ __device__ __forceinline__ void matmul(const bf16 *a_gmem, const bf16 *b_gmem, C
 }
 
 // The second half of a split product: c [len] = the sum over splits of parts [splits, len], + residual [len] or null.
-// A thread owns VEC neighbours and adds split after split.
-template <typename C, int VEC>
-__device__ __forceinline__ void reduce(const float *parts_gmem, C *c_gmem, const C *residual_gmem, long len,
-                                       int splits) {
-    long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+// A block takes THREADS · VECTOR elements, and its threads VECTOR neighbours each; but where `len` is no multiple of
+// VECTOR, and parts after the first begin anywhere, elements that lie THREADS apart. Split after split is added.
+template <int VEC, typename C>
+__device__ __forceinline__ void reduce_at(const float *parts_gmem, C *c_gmem, const C *residual_gmem, long len,
+                                          int splits, long at) {
     if (at >= len) return;
     float sums[VEC] = {};
     for (int split = 0; split < splits; split++) {
@@ -216,6 +217,20 @@ __device__ __forceinline__ void reduce(const float *parts_gmem, C *c_gmem, const
         for (int i = 0; i < VEC; i++) sums[i] += part_regs[i];
     }
     finish(c_gmem, residual_gmem, at, sums);
+}
+
+template <typename C>
+__device__ __forceinline__ void reduce(const float *parts_gmem, C *c_gmem, const C *residual_gmem, long len,
+                                       int splits) {
+    constexpr int VECTOR = MATMUL_REDUCE_VECTOR;
+    long first = (long)blockIdx.x * (THREADS * VECTOR);
+    if (len % VECTOR == 0) {
+        reduce_at<VECTOR>(parts_gmem, c_gmem, residual_gmem, len, splits, first + threadIdx.x * VECTOR);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < VECTOR; i++)
+            reduce_at<1>(parts_gmem, c_gmem, residual_gmem, len, splits, first + i * THREADS + threadIdx.x);
+    }
 }
 
 }  // namespace
@@ -228,32 +243,30 @@ __device__ __forceinline__ void reduce(const float *parts_gmem, C *c_gmem, const
                                                    split_steps);                                                       \
     }
 
-MATMUL(matmul_nn_bf16, NN, 128, bf16, true)
-MATMUL(matmul_nn_bf16_64, NN, 64, bf16, true)
-MATMUL(matmul_nn_bf16_unaligned, NN, 128, bf16, false)
-MATMUL(matmul_nn_bf16_f32, NN, 128, float, true)
-MATMUL(matmul_nn_bf16_f32_64, NN, 64, float, true)
-MATMUL(matmul_nn_bf16_f32_unaligned, NN, 128, float, false)
-MATMUL(matmul_nt_bf16, NT, 128, bf16, true)
-MATMUL(matmul_nt_bf16_64, NT, 64, bf16, true)
-MATMUL(matmul_nt_bf16_unaligned, NT, 128, bf16, false)
-MATMUL(matmul_nt_bf16_f32, NT, 128, float, true)
-MATMUL(matmul_nt_bf16_f32_64, NT, 64, float, true)
-MATMUL(matmul_nt_bf16_f32_unaligned, NT, 128, float, false)
-MATMUL(matmul_tn_bf16, TN, 128, bf16, true)
-MATMUL(matmul_tn_bf16_64, TN, 64, bf16, true)
-MATMUL(matmul_tn_bf16_unaligned, TN, 128, bf16, false)
-MATMUL(matmul_tn_bf16_f32, TN, 128, float, true)
-MATMUL(matmul_tn_bf16_f32_64, TN, 64, float, true)
-MATMUL(matmul_tn_bf16_f32_unaligned, TN, 128, float, false)
+MATMUL(matmul_nn_bf16, NN, MATMUL_TILE, bf16, true)
+MATMUL(matmul_nn_bf16_64, NN, MATMUL_SMALL_TILE, bf16, true)
+MATMUL(matmul_nn_bf16_unaligned, NN, MATMUL_TILE, bf16, false)
+MATMUL(matmul_nn_bf16_f32, NN, MATMUL_TILE, float, true)
+MATMUL(matmul_nn_bf16_f32_64, NN, MATMUL_SMALL_TILE, float, true)
+MATMUL(matmul_nn_bf16_f32_unaligned, NN, MATMUL_TILE, float, false)
+MATMUL(matmul_nt_bf16, NT, MATMUL_TILE, bf16, true)
+MATMUL(matmul_nt_bf16_64, NT, MATMUL_SMALL_TILE, bf16, true)
+MATMUL(matmul_nt_bf16_unaligned, NT, MATMUL_TILE, bf16, false)
+MATMUL(matmul_nt_bf16_f32, NT, MATMUL_TILE, float, true)
+MATMUL(matmul_nt_bf16_f32_64, NT, MATMUL_SMALL_TILE, float, true)
+MATMUL(matmul_nt_bf16_f32_unaligned, NT, MATMUL_TILE, float, false)
+MATMUL(matmul_tn_bf16, TN, MATMUL_TILE, bf16, true)
+MATMUL(matmul_tn_bf16_64, TN, MATMUL_SMALL_TILE, bf16, true)
+MATMUL(matmul_tn_bf16_unaligned, TN, MATMUL_TILE, bf16, false)
+MATMUL(matmul_tn_bf16_f32, TN, MATMUL_TILE, float, true)
+MATMUL(matmul_tn_bf16_f32_64, TN, MATMUL_SMALL_TILE, float, true)
+MATMUL(matmul_tn_bf16_f32_unaligned, TN, MATMUL_TILE, float, false)
 
-#define REDUCE(NAME, C, VEC)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
-        NAME(const float *parts, C *c, const C *residual, long len, int splits) {                                      \
-        reduce<C, VEC>(parts, c, residual, len, splits);                                                               \
-    }
-
-REDUCE(matmul_reduce_f32, float, 4)
-REDUCE(matmul_reduce_f32_unaligned, float, 1)
-REDUCE(matmul_reduce_bf16, bf16, 4)
-REDUCE(matmul_reduce_bf16_unaligned, bf16, 1)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_reduce_f32(const float *parts, float *c, const float *residual, long len, int splits) {
+    reduce(parts, c, residual, len, splits);
+}
+extern "C" __global__ void __launch_bounds__(THREADS)
+    matmul_reduce_bf16(const float *parts, bf16 *c, const bf16 *residual, long len, int splits) {
+    reduce(parts, c, residual, len, splits);
+}
