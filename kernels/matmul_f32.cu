@@ -74,8 +74,10 @@ struct Operand {
 // Sums [i][j] of a thread: i and j count through four neighbours and then the four that lie 64 further.
 using Sums = float[2][4][2][4];
 
+// UNROLL steps of k may be interleaved; the unaligned kernels have the registers for 2.
+template <int UNROLL>
 __device__ __forceinline__ void multiply(Sums &sums, const Tile &a_smem, const Tile &b_smem, int row, int column) {
-#pragma unroll
+#pragma unroll UNROLL
     for (int k = 0; k < TILE_K; k++) {
         float a_regs[2][4], b_regs[2][4];
 #pragma unroll
@@ -136,7 +138,7 @@ __device__ __forceinline__ void matmul(const float *a_gmem, const float *b_gmem,
         __syncthreads();  // the step's tiles are complete; and nobody still reads those that are overwritten below
         bool more = step + 1 < steps;
         if (more) a.fetch(), b.fetch();
-        multiply(sums, a_smem[step % 2], b_smem[step % 2], row, column);
+        multiply<ALIGNED ? TILE_K : 2>(sums, a_smem[step % 2], b_smem[step % 2], row, column);
         if (more) a.put(a_smem[(step + 1) % 2]), b.put(b_smem[(step + 1) % 2]);
     }
     if (residual_gmem != nullptr) residual_gmem += at.matrix * m * n;
