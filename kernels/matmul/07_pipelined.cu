@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_tiles(Stage &stage, const bf16 *a, const bf
         bool inside = row < rows && chunk * CHUNK < depths;
         ptx::copy_async_16(a_chunk(stage, row, chunk), inside ? a + row * k + chunk * CHUNK : a, inside ? 16 : 0);
     }
-#pragma unroll
+#pragma unroll 1  // the registers would not suffice for more
     for (int i = threadIdx.x; i < STEP * B_CHUNKS; i += THREADS) {
         int depth = i / B_CHUNKS, chunk = i % B_CHUNKS;
         bool inside = depth < depths && chunk * CHUNK < columns;
