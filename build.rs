@@ -1,5 +1,6 @@
 //! Packs the project's own guide and sources into the built-in corpus, so that training runs without any file.
 //!
+//! `OUT_DIR/shared.rs` holds the numbers that kernels and launches share, from `kernels/shared.h`.
 //! `OUT_DIR/corpus.rs` is one Rust expression: a slice of (path, text) pairs, sorted by path.
 //! `src/data/corpus.rs` includes it. With the feature `cuda`, `build/kernels.rs` compiles the kernels.
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// Folders that the corpus takes files from, and which.
-const FOLDERS: [(&str, &[&str]); 3] = [("docs", &["md"]), ("src", &["rs"]), ("kernels", &["cu", "cuh"])];
+const FOLDERS: [(&str, &[&str]); 3] = [("docs", &["md"]), ("src", &["rs"]), ("kernels", &["cu", "cuh", "h"])];
 
 fn main() {
     if let Err(error) = run() {
@@ -39,6 +40,9 @@ fn run() -> Result<(), String> {
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR: not set, expected cargo to set it")?);
     fs::write(out.join("corpus.rs"), pack(&mut files)?).map_err(|e| format!("corpus.rs: cannot be written: {e}"))?;
+    let shared =
+        fs::read_to_string("kernels/shared.h").map_err(|e| format!("kernels/shared.h: cannot be read: {e}"))?;
+    fs::write(out.join("shared.rs"), constants(&shared)).map_err(|e| format!("shared.rs: cannot be written: {e}"))?;
     #[cfg(feature = "cuda")]
     kernels::compile(&files, &out)?;
     Ok(())
@@ -72,4 +76,15 @@ fn pack(files: &mut [PathBuf]) -> Result<String, String> {
     }
     packed.push_str("]\n");
     Ok(packed)
+}
+
+/// Every `constexpr int NAME = VALUE;` as a Rust constant.
+fn constants(header: &str) -> String {
+    let mut text = String::new();
+    for definition in header.lines().filter_map(|line| line.strip_prefix("constexpr int ")) {
+        if let Some((name, value)) = definition.split(';').next().and_then(|definition| definition.split_once(" = ")) {
+            let _ = writeln!(text, "pub const {name}: usize = {value};");
+        }
+    }
+    text
 }

@@ -58,7 +58,7 @@ pub fn compile(files: &[PathBuf], out: &Path) -> Result<(), String> {
     if !failures.is_empty() {
         return Err(failures.join("\n"));
     }
-    fs::write(out.join("kernels.rs"), list(&sources, &folder, &compiler)).map_err(|e| format!("kernels.rs: {e}"))
+    fs::write(out.join("kernels.rs"), list(&sources, &folder, &compiler)?).map_err(|e| format!("kernels.rs: {e}"))
 }
 
 /// `matmul/01_naive` of `kernels/matmul/01_naive.cu`.
@@ -67,7 +67,7 @@ fn name(source: &Path) -> String {
     inside.with_extension("").to_string_lossy().replace('\\', "/")
 }
 
-fn list(sources: &[&PathBuf], folder: &Path, compiler: &Compiler) -> String {
+fn list(sources: &[&PathBuf], folder: &Path, compiler: &Compiler) -> Result<String, String> {
     let capabilities: Vec<String> = compiler.capabilities.iter().map(u32::to_string).collect();
     let release = release(&compiler.version).unwrap_or_default();
     let mut text =
@@ -78,14 +78,49 @@ fn list(sources: &[&PathBuf], folder: &Path, compiler: &Compiler) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "CompiledFile {{ name: {name:?}, ptx: include_str!({:?}), cubins: include_bytes!({:?}), ptxas: include_str!({:?}) }},",
+            "CompiledFile {{ name: {name:?}, ptx: include_str!({:?}), cubins: include_bytes!({:?}), ptxas: include_str!({:?}), entries: &[",
             path("ptx"),
             path("fatbin"),
             path("ptxas")
         );
+        let ptx = fs::read_to_string(path("ptx")).map_err(|e| format!("{name}.ptx: cannot be read: {e}"))?;
+        for (entry, params) in entries(&ptx) {
+            let _ = writeln!(text, "Entry {{ name: {entry:?}, params: &[{}] }},", params.join(", "));
+        }
+        text.push_str("] },\n");
     }
     text.push_str("] }\n");
-    text
+    Ok(text)
+}
+
+/// The kernels of a PTX file, each with its parameters' kinds as `src/gpu/mod.rs` names them. A 64-bit parameter is a
+/// pointer if it becomes a global address; one that only inline assembly uses is known as 64 bits.
+fn entries(ptx: &str) -> Vec<(String, Vec<&'static str>)> {
+    let mut found = Vec::new();
+    for entry in ptx.split(".visible .entry ").skip(1) {
+        let Some((name, rest)) = entry.split_once('(') else { continue };
+        let Some((list, body)) = rest.split_once(')') else { continue };
+        let params = list.split(',').filter_map(|param| {
+            let mut words = param.split_whitespace().skip_while(|word| *word != ".param").skip(1);
+            let (kind, name) = (words.next()?, words.last()?);
+            Some(match kind {
+                ".f32" => "Param::F32",
+                ".u64" | ".b64" if is_address(body, name) => "Param::Pointer",
+                ".u64" | ".b64" => "Param::Bits64",
+                _ => "Param::Bits32",
+            })
+        });
+        found.push((name.trim().to_string(), params.collect()));
+    }
+    found
+}
+
+/// Whether the register that a parameter is loaded into is turned into a global address.
+fn is_address(body: &str, param: &str) -> bool {
+    let load = body.lines().find(|line| line.contains("ld.param") && line.contains(&format!("[{param}]")));
+    let Some(register) = load.and_then(|line| line.split_whitespace().nth(1)) else { return false };
+    let address = format!(", {};", register.trim_end_matches(','));
+    body.lines().any(|line| line.contains("cvta.to.global") && line.ends_with(&address))
 }
 
 fn jobs() -> usize {

@@ -2,19 +2,18 @@
 //
 //   forward    loss[n] = ln Σᵥ exp(x[n,v] − mₙ) + (mₙ − x[n, target n])         mₙ = maxᵥ x[n,v]
 //   backward   x[n,v] ← scale (p[n,v] − [v = target n]),                        p[n,v] = exp(x[n,v] − mₙ) / Σ
-//   mean       L = Σₙ loss[n] / N,      scale = 1 / N                           N = targets ≠ ignore_index
+//   mean       L = Σₙ loss[n] / N,      scale = d_L / N                         N = targets ≠ ignore_index
 //
-// Shapes: x [rows,V], a chunk of the logits or all of them; targets [rows] i32; loss [rows] f32; scale [1] f32;
-//   tally [1] u32: N. Ignored rows have loss 0 and gradient 0; with N = 0, L = 0 and scale = 0. A target that is
-//   neither ignore_index nor in 0..V, which the host refuses before, counts, and gives NaN in its row.
+// Shapes: x [rows,V], a chunk of the logits or all of them; targets [rows] i32; loss [rows] f32; scale and 1/N are
+//   numbers, as the host counts the targets. Ignored rows have loss 0 and gradient 0. A target that is neither
+//   ignore_index nor in 0..V, which the host refuses before, gives NaN in its row.
 // Threads: a block a row, on grid x. A row starts at any element: what precedes the first multiple of 16 bytes goes one
-//   by one, then each thread takes 16 bytes, blockDim.x · 16 bytes apart, then the rest goes one by one. The tally and
-//   the mean: one block of 1024 threads.
+//   by one, then each thread takes 16 bytes, blockDim.x · 16 bytes apart, then the rest goes one by one. The mean:
+//   one block of 1024 threads.
 // Shared memory: a number for each warp.
 // Moves, with the gradient, 2 reads and a write of each logit, the second read from L2 as a row is far smaller; some 30
 //   FLOPs a logit: bound by memory.
-// Numerics: f32. Each thread keeps a maximum and a sum relative to it, merged over lanes, then warps. Targets are
-//   counted as integers. NaN and +∞ among the logits make loss and gradient of the row NaN.
+// Numerics: f32. Each thread keeps a maximum and a sum relative to it, merged over lanes, then warps. NaN and +∞ among the logits make loss and gradient of the row NaN.
 // Not yet measured on a card.
 #include "common.cuh"
 
@@ -54,7 +53,7 @@ __device__ __forceinline__ void for_each_part(const T *row_gmem, int vocab, Visi
 
 template <bool GRADIENT, typename T>
 __device__ __forceinline__ void cross_entropy(const T *logits_gmem, T *d_logits_gmem, const int *targets_gmem,
-                                              float *loss_gmem, const float *scale_gmem, int vocab, int ignore_index) {
+                                              float *loss_gmem, float scale, int vocab, int ignore_index) {
     __shared__ float partial_smem[WARP];
     long row = blockIdx.x, start = row * vocab;
     const T *x_gmem = logits_gmem + start;
@@ -82,13 +81,13 @@ __device__ __forceinline__ void cross_entropy(const T *logits_gmem, T *d_logits_
     if (threadIdx.x == 0) loss_gmem[row] = logf(sum) + (max - target_logit);
 
     if constexpr (GRADIENT) {
-        float scale = valid ? *scale_gmem : NAN, inverse = 1.0f / sum;
+        float factor = valid ? scale : NAN, inverse = 1.0f / sum;
         for_each_part(x_gmem, vocab, [&](auto &part, int first) {
             load_vector(part, x_gmem + first);
             int j = 0;
             for (float &x : part) {
                 float p = expf(x - max) * inverse;
-                x = scale * (first + j++ == target ? p - 1.0f : p);
+                x = factor * (first + j++ == target ? p - 1.0f : p);
             }
             store_vector(d_logits_gmem + start + first, part);
         });
@@ -101,48 +100,31 @@ extern "C" {
 
 __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_forward_f32(const float *logits, const int *targets, float *loss, int vocab, int ignore_index) {
-    cross_entropy<false, float>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
+    cross_entropy<false, float>(logits, nullptr, targets, loss, 0.0f, vocab, ignore_index);
 }
 __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
     cross_entropy_forward_bf16(const bf16 *logits, const int *targets, float *loss, int vocab, int ignore_index) {
-    cross_entropy<false, bf16>(logits, nullptr, targets, loss, nullptr, vocab, ignore_index);
+    cross_entropy<false, bf16>(logits, nullptr, targets, loss, 0.0f, vocab, ignore_index);
 }
 __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
-    cross_entropy_gradient_f32(float *logits, const int *targets, float *loss, const float *scale, int vocab,
+    cross_entropy_gradient_f32(float *logits, const int *targets, float *loss, float scale, int vocab,
                                int ignore_index) {
     cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
 }
 __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS)
-    cross_entropy_gradient_bf16(bf16 *logits, const int *targets, float *loss, const float *scale, int vocab,
+    cross_entropy_gradient_bf16(bf16 *logits, const int *targets, float *loss, float scale, int vocab,
                                 int ignore_index) {
     cross_entropy<true>(logits, logits, targets, loss, scale, vocab, ignore_index);
 }
 
-// tally = N, scale = 1 / N. One block.
+// mean = Σ loss · inverse_count. One block.
 __global__ void __launch_bounds__(ONE_BLOCK_THREADS)
-    cross_entropy_count(const int *targets, unsigned *tally, float *scale, long rows, int ignore_index) {
-    __shared__ unsigned counted_smem[WARP];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    unsigned counted = 0;
-    for (long row = threadIdx.x; row < rows; row += ONE_BLOCK_THREADS) counted += targets[row] != ignore_index;
-    counted = __reduce_add_sync(ALL_LANES, counted);
-    if (lane == 0) counted_smem[warp] = counted;
-    __syncthreads();  // every warp's number is there
-    if (warp > 0) return;
-    counted = __reduce_add_sync(ALL_LANES, counted_smem[lane]);
-    if (lane > 0) return;
-    *tally = counted;
-    *scale = counted == 0 ? 0.0f : 1.0f / counted;
-}
-
-// mean = Σ loss / N. One block.
-__global__ void __launch_bounds__(ONE_BLOCK_THREADS)
-    cross_entropy_mean(const float *loss, const unsigned *tally, float *mean, long rows) {
+    cross_entropy_mean(const float *loss, float *mean, long rows, float inverse_count) {
     __shared__ float partial_smem[WARP];
     float sum = 0.0f;
     for (long row = threadIdx.x; row < rows; row += ONE_BLOCK_THREADS) sum += loss[row];
     sum = block_sum(sum, partial_smem);
-    if (threadIdx.x == 0) *mean = sum / max(*tally, 1u);
+    if (threadIdx.x == 0) *mean = sum * inverse_count;
 }
 
 }  // extern "C"

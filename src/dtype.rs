@@ -4,7 +4,6 @@
 //! operator needs of a number: it is written once and runs in `f32` and in `f64`.
 
 use crate::cpu::simd::Number;
-use crate::tensor::Storage;
 use half::bf16;
 use std::fmt;
 
@@ -46,9 +45,22 @@ impl fmt::Display for DType {
 /// A Rust type that tensors can hold.
 pub trait Element: bytemuck::Pod + Send + Sync {
     const DTYPE: DType;
-    fn wrap(data: Vec<Self>) -> Storage;
-    fn view(storage: &Storage) -> Option<&[Self]>;
-    fn view_mut(storage: &mut Storage) -> Option<&mut [Self]>;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+
+impl Element for f64 {
+    const DTYPE: DType = DType::F64;
+}
+
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+}
+
+impl Element for u32 {
+    const DTYPE: DType = DType::U32;
 }
 
 /// A floating-point type that operators compute in: `f32` or `f64`.
@@ -74,57 +86,5 @@ impl Float for f64 {
     }
     fn f64(self) -> f64 {
         self
-    }
-}
-
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
-    fn wrap(data: Vec<f32>) -> Storage {
-        Storage::F32(data)
-    }
-    fn view(storage: &Storage) -> Option<&[f32]> {
-        if let Storage::F32(data) = storage { Some(data) } else { None }
-    }
-    fn view_mut(storage: &mut Storage) -> Option<&mut [f32]> {
-        if let Storage::F32(data) = storage { Some(data) } else { None }
-    }
-}
-
-impl Element for f64 {
-    const DTYPE: DType = DType::F64;
-    fn wrap(data: Vec<f64>) -> Storage {
-        Storage::F64(data)
-    }
-    fn view(storage: &Storage) -> Option<&[f64]> {
-        if let Storage::F64(data) = storage { Some(data) } else { None }
-    }
-    fn view_mut(storage: &mut Storage) -> Option<&mut [f64]> {
-        if let Storage::F64(data) = storage { Some(data) } else { None }
-    }
-}
-
-impl Element for bf16 {
-    const DTYPE: DType = DType::Bf16;
-    fn wrap(data: Vec<bf16>) -> Storage {
-        Storage::Bf16(data)
-    }
-    fn view(storage: &Storage) -> Option<&[bf16]> {
-        if let Storage::Bf16(data) = storage { Some(data) } else { None }
-    }
-    fn view_mut(storage: &mut Storage) -> Option<&mut [bf16]> {
-        if let Storage::Bf16(data) = storage { Some(data) } else { None }
-    }
-}
-
-impl Element for u32 {
-    const DTYPE: DType = DType::U32;
-    fn wrap(data: Vec<u32>) -> Storage {
-        Storage::U32(data)
-    }
-    fn view(storage: &Storage) -> Option<&[u32]> {
-        if let Storage::U32(data) = storage { Some(data) } else { None }
-    }
-    fn view_mut(storage: &mut Storage) -> Option<&mut [u32]> {
-        if let Storage::U32(data) = storage { Some(data) } else { None }
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! # Reading order
 //!
-//! 1. [`tensor`] and [`dtype`]: what the numbers live in; [`cpu`]: the loops that are tuned, to be read last.
+//! 1. [`tensor`], [`dtype`] and [`device`]: what the numbers live in, and where; [`mod@launch`]: how a kernel gets them. To be
+//!    read last: [`cpu`], the loops that are tuned, and [`gpu`], the CUDA backend under the launches of `kernels/`.
 //! 2. [`tape`]: the autograd engine, on one page; [`gradcheck`] is how every gradient is proven.
 //! 3. [`ops`]: one operator, one file, from [`add`](mod@ops::add) to [`attention`](mod@ops::attention).
 //! 4. [`nn`]: parameters and layers, up to [`nn::Transformer`].
 //! 5. [`optim`], [`data`], [`tokenizer`], [`formats`]: what a training step needs around the model.
-//! 6. `gpu`, with the feature `cuda`: launches of the kernels in `kernels/`, which the operators will call.
-//! 7. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.
+//! 6. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.
 //!
 //! Dependencies point up this list only.
 //!
@@ -63,12 +63,13 @@
 pub mod cli;
 pub mod cpu;
 pub mod data;
+pub mod device;
 pub mod dtype;
 pub mod formats;
 pub mod generate;
-#[cfg(feature = "cuda")]
 pub mod gpu;
 pub mod gradcheck;
+pub mod launch;
 pub mod nn;
 pub mod ops;
 pub mod optim;
@@ -77,6 +78,7 @@ pub mod tensor;
 pub mod tokenizer;
 pub mod train;
 
+pub use device::Device;
 pub use dtype::DType;
 pub use tape::{Gradients, Tape, Var};
 pub use tensor::Tensor;

@@ -1,19 +1,26 @@
 //! Reverse-mode automatic differentiation: the whole engine.
 //!
-//! While a model runs forward, every operator appends a node to the [`Tape`]. `backward` walks the nodes from the
-//! last to the first. A node receives the gradient of the loss with respect to its outputs and returns the gradients with respect to its inputs:
+//! While a model runs forward, every operator appends a node to the [`Tape`]: its inputs, its outputs, and a closure, the
+//! backward half, which stands directly under the forward half and owns what that saved. `backward` walks the nodes from
+//! the last to the first. A closure receives the gradient of the loss with respect to its output and gives those with
+//! respect to its inputs to a [`Sink`]:
 //!
 //! ```text
 //! forward    y = f(x)
 //! backward   dx = (∂f/∂x)ᵀ dy          (d‥ stands for ∂loss/∂‥ everywhere in this crate)
 //! ```
 //!
-//! If a value is used more than once, the gradients of all uses add up. Three rules keep the engine small:
+//! If a value is used more than once, the gradients of all uses add up in the sink. Three rules keep the engine small:
 //!
-//! * `backward` takes the tape by value and each node consumes itself, so the activations it saved are freed as the walk passes;
+//! * `backward` takes the tape by value and each closure is called once and consumed, so saved activations are freed as
+//!   the walk passes;
 //! * a [`Var`] without an id needs no gradient, and an operator whose inputs all lack one records nothing;
 //! * [`Tape::inference`] gives no ids at all, so training, prefill and decode run the same model code.
 
+use crate::device::Device;
+use crate::dtype::{DType, Float};
+use crate::gpu::Grid;
+use crate::launch::{In, Out, int};
 use crate::tensor::Tensor;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashMap;
@@ -48,19 +55,39 @@ impl Var {
     }
 }
 
-/// The backward half of an operator, with what its forward half saved.
-pub trait Backward: Send {
-    /// Gradients with respect to the inputs, one for each. What is given where `needs` is false is dropped, so only costly ones
-    /// need to ask.
-    ///
-    /// `d_outputs[i]` is the gradient with respect to output `i`, `None` if nothing used that output; at least one is given.
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, needs: &[bool]) -> Result<Vec<Option<Tensor>>>;
+/// Where a backward half puts the gradients of its inputs.
+pub struct Sink<'a> {
+    inputs: &'a [Option<Id>],
+    gradients: &'a mut Vec<Option<Tensor>>,
 }
+
+impl Sink<'_> {
+    /// Whether the gradient of input `i` is wanted.
+    pub fn needs(&self, i: usize) -> bool {
+        self.inputs[i].is_some()
+    }
+
+    /// Adds a gradient of input `i`; it is dropped if nobody wants it. Error: it does not fit the sum so far.
+    pub fn add(&mut self, i: usize, gradient: Tensor) -> Result<()> {
+        match self.inputs[i] {
+            Some(id) => add(self.gradients, id, gradient),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the sum so far of input `i`'s gradients, for an operator that adds to it in place: what it then
+    /// [`add`](Sink::add)s is the whole sum.
+    pub fn take(&mut self, i: usize) -> Option<Tensor> {
+        self.gradients.get_mut(self.inputs[i]?.0)?.take()
+    }
+}
+
+type Backward = Box<dyn FnOnce(Vec<Option<Tensor>>, &mut Sink) -> Result<()> + Send>;
 
 struct Node {
     inputs: Vec<Option<Id>>,
     outputs: Vec<Id>,
-    op: Box<dyn Backward>,
+    backward: Backward,
 }
 
 struct Leaf {
@@ -134,28 +161,42 @@ impl Tape {
         self.traced.take().unwrap_or_default()
     }
 
-    /// Wraps an operator's output; `op` is called, and its state saved, only if some input needs a gradient.
-    pub fn record(&mut self, inputs: &[&Var], output: Tensor, op: impl FnOnce() -> Box<dyn Backward>) -> Var {
-        let mut outputs = self.record_many(inputs, vec![output], op);
+    /// Wraps an operator's output. `backward` is kept if some input needs a gradient; it is called, once, if the loss
+    /// depends on the output, with the gradient of the output.
+    pub fn record(
+        &mut self,
+        inputs: &[&Var],
+        output: Tensor,
+        backward: impl FnOnce(Tensor, &mut Sink) -> Result<()> + Send + 'static,
+    ) -> Var {
+        let backward = move |d_outputs: Vec<Option<Tensor>>, sink: &mut Sink| {
+            let d_output = d_outputs.into_iter().next().flatten();
+            backward(d_output.context("backward: a node without a gradient")?, sink)
+        };
+        let mut outputs = self.record_many(inputs, vec![output], backward);
         outputs.pop().expect("one output in, one out")
     }
 
-    /// [`record`](Tape::record) for an operator with several outputs.
+    /// [`record`](Tape::record) for an operator with several outputs: the gradient of one that nothing used is `None`.
     pub fn record_many(
         &mut self,
         inputs: &[&Var],
         outputs: Vec<Tensor>,
-        op: impl FnOnce() -> Box<dyn Backward>,
+        backward: impl FnOnce(Vec<Option<Tensor>>, &mut Sink) -> Result<()> + Send + 'static,
     ) -> Vec<Var> {
         if !inputs.iter().any(|x| x.needs_gradient()) {
             return outputs.into_iter().map(Var::constant).collect();
         }
         let ids: Vec<Id> = outputs.iter().map(|_| self.new_id()).collect();
-        self.nodes.push(Node { inputs: inputs.iter().map(|x| x.id).collect(), outputs: ids.clone(), op: op() });
+        let inputs = inputs.iter().map(|x| x.id).collect();
+        self.nodes.push(Node { inputs, outputs: ids.clone(), backward: Box::new(backward) });
         outputs.into_iter().zip(ids).map(|(value, id)| Var { value, id: Some(id) }).collect()
     }
 
-    /// Gradients of a scalar loss with respect to every leaf.
+    /// Gradients of a scalar loss with respect to every leaf. Errors: a loss of more than one element, or of another tape;
+    /// whatever an operator returns.
+    ///
+    /// The loss's own gradient, 1, lies on the CPU on every device: an operator on losses can read it without waiting.
     pub fn backward(self, loss: &Var) -> Result<Gradients> {
         ensure!(loss.value.len() == 1, "backward: found a loss of shape {:?}, expected one element", loss.shape());
         let one = Tensor::full(loss.shape(), 1.0, loss.value.dtype());
@@ -178,13 +219,8 @@ impl Tape {
             if d_outputs.iter().all(Option::is_none) {
                 continue; // the loss does not depend on this node
             }
-            let needs: Vec<bool> = node.inputs.iter().map(Option::is_some).collect();
-            let d_inputs = node.op.backward(d_outputs, &needs)?;
-            for (input, d_input) in node.inputs.iter().zip(d_inputs) {
-                if let (Some(id), Some(d_input)) = (input, d_input) {
-                    add(&mut gradients, *id, d_input)?;
-                }
-            }
+            let mut sink = Sink { inputs: &node.inputs, gradients: &mut gradients };
+            (node.backward)(d_outputs, &mut sink)?;
         }
         let mut by_name = HashMap::new();
         for (name, leaf) in self.leaves {
@@ -202,13 +238,36 @@ impl Tape {
     }
 }
 
-fn add(gradients: &mut [Option<Tensor>], id: Id, d: Tensor) -> Result<()> {
+fn add(gradients: &mut [Option<Tensor>], id: Id, gradient: Tensor) -> Result<()> {
     let slot = gradients.get_mut(id.0).context("backward: a value belongs to another tape")?;
     match slot {
-        Some(sum) => sum.accumulate(&d)?,
-        None => *slot = Some(d),
+        Some(sum) => accumulate(sum, &gradient)?,
+        None => *slot = Some(gradient),
     }
     Ok(())
+}
+
+/// `sum += x`, in place when nothing else shares the sum. Errors: shape, dtype or device differ; no memory for a copy.
+pub fn accumulate(sum: &mut Tensor, x: &Tensor) -> Result<()> {
+    let same = sum.shape() == x.shape() && sum.dtype() == x.dtype() && sum.device() == x.device();
+    ensure!(same, "accumulate: found {x:?} on {}, expected {sum:?} on {}", x.device(), sum.device());
+    match (sum.device(), sum.dtype()) {
+        (Device::Gpu(gpu), dtype) => {
+            sum.make_unique()?;
+            let grid = Grid::elementwise(sum.len(), dtype.size());
+            gpu.launch("add_forward", &grid, &[In(sum), In(x), Out(sum), int(sum.len())])?;
+        }
+        (Device::Cpu, DType::F32) => add_into::<f32>(sum.as_mut_slice()?, x.as_slice()?),
+        (Device::Cpu, DType::F64) => add_into::<f64>(sum.as_mut_slice()?, x.as_slice()?),
+        (Device::Cpu, dtype) => bail!("accumulate: found dtype {dtype}, expected f32 or f64 on the cpu"),
+    }
+    Ok(())
+}
+
+fn add_into<F: Float>(sum: &mut [F], x: &[F]) {
+    for (s, &x) in sum.iter_mut().zip(x) {
+        *s += x;
+    }
 }
 
 /// What `backward` found, by the leaf's name: the one place between backward and optimizer.
@@ -222,12 +281,8 @@ impl Gradients {
         self.by_name.get(name)
     }
 
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Tensor> {
-        self.by_name.get_mut(name)
+    /// Takes the gradient of a leaf out.
+    pub fn remove(&mut self, name: &str) -> Option<Tensor> {
+        self.by_name.remove(name)
     }
-}
-
-/// The gradient of a single-output operator.
-pub fn only(d_outputs: Vec<Option<Tensor>>) -> Tensor {
-    d_outputs.into_iter().next().flatten().expect("a node runs backward only with a gradient")
 }

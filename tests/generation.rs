@@ -55,13 +55,13 @@ fn ids(ids: &[u32]) -> Tensor {
 fn logits(model: &Transformer, tokens: &[u32], pieces: &[usize]) -> Vec<f64> {
     let mut tape = Tape::inference();
     if pieces.is_empty() {
-        return model.forward(&mut tape, &ids(tokens)).unwrap().value().to_f64_vec();
+        return model.forward(&mut tape, &ids(tokens)).unwrap().value().to_f64_vec().unwrap();
     }
     let mut cache = KvCache::new(&model.config, 1, tokens.len(), model.dtype());
     let (mut all, mut rest) = (vec![], tokens);
     for &piece in pieces {
         let hidden = model.hidden(&mut tape, &ids(&rest[..piece]), Some(&mut cache)).unwrap();
-        all.extend(model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec());
+        all.extend(model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec().unwrap());
         rest = &rest[piece..];
     }
     assert_eq!(cache.len(), tokens.len());
@@ -209,7 +209,7 @@ fn a_batch_computes_what_its_rows_compute() {
     let mut cache = KvCache::new(&model.config, 3, 10, DType::F32);
     let mut tape = Tape::inference();
     let hidden = model.hidden(&mut tape, &batch, Some(&mut cache)).unwrap();
-    let found = model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec();
+    let found = model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec().unwrap();
     let expected: Vec<f64> = rows.iter().flat_map(|row| logits(&model, row, &[])).collect();
     for (found, expected) in found.iter().zip(&expected) {
         assert!((found - expected).abs() <= 1e-4, "{found}, expected {expected}");

@@ -57,7 +57,7 @@ fn tuned_equals_reference(case: &Case, inputs: &[Tensor], rng: &mut ChaCha8Rng, 
     let found = run(case, &rounded, &mut cotangents, rng);
     let expected = run(case, &exact, &mut cotangents, rng);
     for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        let (found, expected) = (found.to_f64_vec(), expected.to_f64_vec());
+        let (found, expected) = (found.to_f64_vec().unwrap(), expected.to_f64_vec().unwrap());
         let scale = expected.iter().fold(1.0_f64, |m, x| m.max(x.abs()));
         for (e, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let ok = (found - expected).abs() <= 5e-6 * scale;

@@ -4,6 +4,7 @@ use super::training_data::TrainingData;
 use super::{DeviceArgs, load_model, signals, thousands};
 use crate::data::TokenRow;
 use crate::data::batch::whole_batches;
+use crate::dtype::DType;
 use crate::formats::model_dir;
 use crate::train::trainer::mean_loss;
 use anyhow::Result;
@@ -28,8 +29,8 @@ pub struct EvalArgs {
 
 /// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once.
 pub fn run(args: EvalArgs, quiet: bool) -> Result<u8> {
-    args.device.check()?;
-    let model = load_model(&args.model, quiet)?;
+    let device = args.device.open()?;
+    let model = load_model(&args.model, quiet)?.to(&device, DType::F32)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let tokens = TrainingData::open(Some(&args.data))?.tokens(&tokenizer)?;
     let window = model.config.max_seq_len.min(tokens.len().saturating_sub(1)).max(1);

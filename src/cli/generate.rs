@@ -2,6 +2,7 @@
 
 use super::{DeviceArgs, argument, load_model, note, signals};
 use crate::data::corpus::read_text;
+use crate::dtype::DType;
 use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate};
 use crate::nn::Transformer;
@@ -47,7 +48,7 @@ pub struct GenerateArgs {
 
 /// Prints the prompt and its continuation.
 pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
-    args.device.check()?;
+    let device = args.device.open()?;
     let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
     let prompt = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
@@ -55,7 +56,7 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
         (None, None) => String::new(),
     };
     ensure!(!prompt.is_empty(), "prompt: found an empty text, expected at least one character");
-    let model = load_model(&args.model, quiet)?;
+    let model = load_model(&args.model, quiet)?.to(&device, DType::F32)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let ids = tokenizer.encode_prompt(&prompt, SpecialText::Text).context("prompt")?;
     let room = model.config.max_seq_len.saturating_sub(ids.len());

@@ -23,7 +23,7 @@ pub struct GradcheckArgs {
 
 /// A table with a row for each operator; status 1 if one fails.
 pub fn run(args: GradcheckArgs) -> Result<u8> {
-    args.device.check()?;
+    let device = args.device.open()?;
     let all = cases();
     let mut ops: Vec<&str> = vec![];
     for case in &all {

@@ -4,11 +4,16 @@
 //! each card is measured in a process of its own.
 
 use super::{argument, note};
+use crate::device::Device;
+use crate::dtype::DType;
 use crate::gpu::Gpu;
-use crate::gpu::kernels::FAMILIES;
-use crate::gpu::modules::{Resources, resources};
+use crate::gpu::modules::{COMPILED, Resources, resources};
+use crate::ops::cases::{Case, Use, cases};
+use crate::ops::check;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::Command;
@@ -37,7 +42,7 @@ pub struct KernelsArgs {
 pub fn run(args: KernelsArgs) -> Result<u8> {
     let name = args.kernel.as_deref().unwrap_or("");
     if !resources().iter().any(|r| is_named(r, name)) {
-        let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        let known: Vec<&str> = COMPILED.files.iter().map(|file| file.name).collect();
         return argument(Err(anyhow!(
             "--kernel: found {name}, expected part of a kernel's name: {}",
             known.join(", ")
@@ -91,10 +96,11 @@ fn measure(name: &str) -> Result<Vec<Value>> {
     let gpu = Gpu::emulator()?;
     let all = resources();
     let wanted = |r: &&Resources| is_named(r, name);
-    for family in FAMILIES {
-        let files: Vec<&str> = family.kernels.iter().map(|kernel| kernel.file).collect();
-        if all.iter().filter(wanted).any(|r| files.contains(&r.file)) {
-            (family.showcase)(&gpu)?;
+    let device = Device::Gpu(gpu.clone());
+    for case in cases().iter().filter(|case| case.usage != Use::CpuOnly) {
+        for dtype in [DType::F32, DType::Bf16].into_iter().filter(|_| all.iter().filter(wanted).any(|r| runs(case, r)))
+        {
+            run_once(case, &device, dtype)?;
         }
     }
     let report = gpu.emulator_report().context("the emulator gave no report")?;
@@ -109,6 +115,25 @@ fn measure(name: &str) -> Result<Vec<Value>> {
         );
     }
     Ok(rows)
+}
+
+/// Whether the kernel may be one of the case's operator: its name or its file says so.
+fn runs(case: &Case, r: &Resources) -> bool {
+    r.kernel.starts_with(case.op)
+        || r.file.starts_with(case.op)
+        || case.op.starts_with(r.file)
+        || case.op == "linear_cross_entropy"
+}
+
+/// Forward and backward, with random inputs.
+fn run_once(case: &Case, device: &Device, dtype: DType) -> Result<()> {
+    if case.op == "adamw" && dtype == DType::Bf16 {
+        return Ok(()); // master weights, moments and gradients are f32
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let inputs = case.inputs(&mut rng);
+    check::run(case, &inputs, &check::cotangents(case, &inputs, &mut rng)?, device, dtype)?;
+    Ok(())
 }
 
 fn row(gpu: &Gpu, r: &Resources, report: &Value) -> Value {

@@ -16,6 +16,7 @@ mod trace;
 mod train;
 mod training_data;
 
+use crate::device::Device;
 use crate::formats::model_dir;
 use crate::nn::Transformer;
 use anyhow::{Result, anyhow, bail};
@@ -138,27 +139,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Where to compute.
 #[derive(Args)]
 struct DeviceArgs {
-    /// Where to compute; only cpu so far: the kernels are there (handgrad kernels), the model does not call them yet
+    /// Where to compute: the CPU, NVIDIA card number N, or an emulated card, on which everything takes very long
     #[arg(long, default_value = "cpu", value_name = "cpu|cuda[:N]|emulator", value_parser = parse_device)]
     device: String,
 }
 
 impl DeviceArgs {
-    /// Error: a device that is not there, with what is missing, or that the model cannot use yet.
-    fn check(&self) -> Result<()> {
-        if self.device == "cpu" {
-            return Ok(());
-        }
-        #[cfg(feature = "cuda")]
-        {
-            let gpu = match self.device.strip_prefix("cuda") {
-                Some(index) => crate::gpu::Gpu::open(index.trim_start_matches(':').parse().unwrap_or(0))?,
-                None => crate::gpu::Gpu::emulator()?,
-            };
-            bail!("--device: found {} ({}), expected cpu: the model does not run there yet", self.device, gpu.name())
-        }
-        #[cfg(not(feature = "cuda"))]
-        bail!("--device: found {}, expected cpu: this build has no CUDA support (--features cuda)", self.device)
+    /// Error: a device that is not there, with what is missing and what else there is.
+    fn open(&self) -> Result<Device> {
+        Device::open(&self.device)
     }
 }
 

@@ -1,13 +1,14 @@
 //! `handgrad trace`: what a model computes, tensor by tensor, for comparing with another engine (chapter 8, Q6).
 
 use super::{DeviceArgs, argument, load_model};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::formats::{rope_layout, safetensors};
 use crate::nn::Module;
 use crate::ops::{IGNORE_INDEX, cross_entropy};
 use crate::tape::Tape;
 use crate::tensor::Tensor;
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -33,12 +34,7 @@ pub struct TraceArgs {
 }
 
 pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
-    args.device.check()?;
-    let dtype = match args.dtype.as_str() {
-        "f32" => DType::F32,
-        "f64" => DType::F64,
-        dtype => bail!("--dtype: found {dtype}, expected f32 or f64: bf16 needs --device cuda or emulator"),
-    };
+    let device = args.device.open()?;
     let ids = argument(parse_ids("--ids", &args.ids, 0))?;
     let targets =
         args.targets.as_deref().map(|text| argument(parse_ids("--targets", text, IGNORE_INDEX))).transpose()?;
@@ -50,7 +46,15 @@ pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
             Err(anyhow!("--targets: found {found:?} ids, expected {expected:?} as in --ids"))
         })?;
     }
-    let model = load_model(&args.model, quiet)?.to_dtype(dtype)?;
+    let model = load_model(&args.model, quiet)?;
+    let model = match args.dtype.as_str() {
+        "f64" => {
+            ensure!(device == Device::Cpu, "--dtype: found f64 on {device}, expected f32 or bf16");
+            model.to_dtype(DType::F64)?
+        }
+        "bf16" => model.to(&device, DType::Bf16)?,
+        _ => model.to(&device, DType::F32)?,
+    };
     let inside_model = same_directory(args.out.parent().unwrap_or(Path::new("")), &args.model);
     ensure!(
         !inside_model,
@@ -67,11 +71,15 @@ pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
         tensors.push(("loss".to_string(), loss.value().clone()));
         let gradients = tape.backward(&loss)?;
         for parameter in model.parameters() {
-            let zeros = || Tensor::zeros(parameter.value.shape(), dtype);
-            let gradient = gradients.get(&parameter.name).cloned().unwrap_or_else(zeros);
+            let zeros = || Tensor::zeros(parameter.value.shape(), parameter.value.dtype());
+            let gradient = gradients.get(&parameter.name).cloned().unwrap_or_else(zeros).to(&Device::Cpu)?;
             let gradient = rope_layout::to_file(&model.config, &parameter.name, &gradient)?;
             tensors.push((format!("grad.{}", parameter.name), gradient));
         }
+    }
+    for (_, tensor) in &mut tensors {
+        let here = tensor.to(&Device::Cpu)?;
+        *tensor = if here.dtype() == DType::Bf16 { here.to_dtype(DType::F32)? } else { here };
     }
     safetensors::write(&args.out, &tensors, &[("format", "pt".to_string())])?;
     Ok(0)

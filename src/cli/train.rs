@@ -131,7 +131,7 @@ impl RecipeArgs {
 }
 
 pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
-    args.device.check()?;
+    let device = args.device.open()?;
     ensure!(args.dtype == "f32", "--dtype: found {}, expected f32: bf16 needs --device cuda or emulator", args.dtype);
     match &args.resume {
         Some(dir) => resume(dir, &args, quiet),

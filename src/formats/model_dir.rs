@@ -1,8 +1,9 @@
 //! A model directory, as Hugging Face lays it out: `config.json`, `model.safetensors`, `tokenizer.json`.
 
 use super::{config_json, tokenizer_json, weights};
+use crate::device::Device;
 use crate::nn::config::Init;
-use crate::nn::{ModelConfig, Module, Transformer, cost};
+use crate::nn::{ModelConfig, Module, Parameter, Transformer, cost};
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, ensure};
@@ -11,8 +12,8 @@ use std::path::Path;
 /// Writes the three files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
 /// crash can be told.
 pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize) -> Result<()> {
-    let parameters: Vec<(String, Tensor)> =
-        model.parameters().into_iter().map(|p| (p.name.clone(), p.value.clone())).collect();
+    let here = |p: &Parameter| Ok((p.name.clone(), p.value.to(&Device::Cpu)?));
+    let parameters: Vec<(String, Tensor)> = model.parameters().into_iter().map(here).collect::<Result<_>>()?;
     config_json::write(&dir.join("config.json"), &model.config)?;
     weights::save(&dir.join("model.safetensors"), &model.config, &parameters, step)?;
     tokenizer_json::write(&dir.join("tokenizer.json"), tokenizer)

@@ -68,9 +68,10 @@ fn drop_redundant_head(
         return;
     }
     let Some(head) = found.remove(HEAD) else { return };
-    let same = found.get(EMBEDDING).is_none_or(|embedding| {
-        embedding.shape() == head.shape() && embedding.to_f64_vec().iter().zip(head.to_f64_vec()).all(|(a, b)| *a == b)
-    });
+    let values = |tensor: &Tensor| tensor.to_f64_vec().unwrap_or_default();
+    let same = found
+        .get(EMBEDDING)
+        .is_none_or(|embedding| embedding.shape() == head.shape() && values(embedding) == values(&head));
     if !same {
         warn(&format!(
             "{}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings is true: the embedding is used for both",

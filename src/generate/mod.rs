@@ -4,7 +4,6 @@ pub mod sampler;
 
 pub use sampler::Sampler;
 
-use crate::dtype::DType;
 use crate::nn::{KvCache, Transformer};
 use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
@@ -42,29 +41,88 @@ pub fn generate(
     sampler: &mut Sampler,
     mut on_token: impl FnMut(u32) -> Result<bool>,
 ) -> Result<Stop> {
-    check(model, request)?;
-    if request.max_new == 0 {
-        return Ok(Stop::MaxNew);
+    let mut on_tokens = |_: usize, token: u32| on_token(token);
+    let stops = generate_batch(model, std::slice::from_ref(request), sampler, &mut on_tokens)?;
+    Ok(stops[0])
+}
+
+/// One of several sequences that are continued together.
+struct Sequence<'a> {
+    request: &'a Request<'a>,
+    /// The place in the list of requests.
+    place: usize,
+    /// Prompt and new tokens; the last one was not yet fed to the model.
+    ids: Vec<u32>,
+    cache: Option<KvCache>,
+}
+
+/// [`generate`] for several prompts, of any lengths: each is read alone, then all that have not ended get their next token
+/// in one step of the model. With temperature 0 each gets the tokens that it would get alone. `on_token` gets the prompt's
+/// number with the token; where it returns false, all end.
+pub fn generate_batch(
+    model: &Transformer,
+    requests: &[Request],
+    sampler: &mut Sampler,
+    on_token: &mut dyn FnMut(usize, u32) -> Result<bool>,
+) -> Result<Vec<Stop>> {
+    requests.iter().try_for_each(|request| check(model, request))?;
+    let mut stops = vec![Stop::MaxNew; requests.len()];
+    let (mut sequences, mut tokens) = (vec![], vec![]);
+    for (place, request) in requests.iter().enumerate().filter(|(_, request)| request.max_new > 0) {
+        // The last token is given out, but never fed back.
+        let capacity = request.prompt.len() + request.max_new - 1;
+        let new_cache = || KvCache::new(&model.config, 1, capacity, model.dtype(), &model.device());
+        let mut sequence = Sequence {
+            request,
+            place,
+            ids: request.prompt.to_vec(),
+            cache: request.use_cache.then(new_cache).transpose()?,
+        };
+        let logits = last_logits(model, &[request.prompt], sequence.cache.as_mut_slice())?; // [1,V]
+        tokens.push(sampler.sample(&logits, request.vocab_size.min(model.config.vocab_size), 0)?[0]);
+        sequences.push(sequence);
     }
-    let mut sequence = request.prompt.to_vec();
-    // The last token is given out, but never fed back.
-    let capacity = request.prompt.len() + request.max_new - 1;
-    let mut cache = request.use_cache.then(|| KvCache::new(&model.config, 1, capacity, model.dtype()));
-    let mut new = sequence.clone(); // what the model has not seen: the prompt, then one token at a time
-    for step in 0..request.max_new {
-        let fed = if cache.is_some() { &new } else { &sequence };
-        let logits = last_logits(model, fed, cache.as_mut())?;
-        let token = sampler.sample(&logits[..request.vocab_size.min(logits.len())], step)?;
-        if request.end_of_text == Some(token) {
-            return Ok(Stop::EndOfText);
+    for step in 1.. {
+        let mut going = vec![];
+        for (mut sequence, token) in sequences.into_iter().zip(tokens) {
+            if sequence.request.end_of_text == Some(token) {
+                stops[sequence.place] = Stop::EndOfText;
+                continue;
+            }
+            if !on_token(sequence.place, token)? {
+                return Ok(vec![Stop::Interrupted; requests.len()]);
+            }
+            sequence.ids.push(token);
+            if step < sequence.request.max_new {
+                going.push(sequence);
+            }
         }
-        if !on_token(token)? {
-            return Ok(Stop::Interrupted);
+        if going.is_empty() {
+            break;
         }
-        sequence.push(token);
-        new = vec![token];
+        tokens = next_tokens(model, &mut going, sampler, step)?;
+        sequences = going;
     }
-    Ok(Stop::MaxNew)
+    Ok(stops)
+}
+
+/// The token that follows each sequence: the model is fed the last one, or all of them where there is no cache.
+fn next_tokens(model: &Transformer, going: &mut [Sequence], sampler: &mut Sampler, step: usize) -> Result<Vec<u32>> {
+    let vocab_size = going[0].request.vocab_size.min(model.config.vocab_size);
+    if going.iter().any(|sequence| sequence.cache.is_none()) {
+        let choose = |sequence: &mut Sequence| {
+            let logits = last_logits(model, &[&sequence.ids], &mut [])?; // [1,V]
+            Ok(sampler.sample(&logits, vocab_size, step)?[0])
+        };
+        return going.iter_mut().map(choose).collect();
+    }
+    let mut caches: Vec<KvCache> = going.iter_mut().filter_map(|sequence| sequence.cache.take()).collect();
+    let last: Vec<&[u32]> = going.iter().map(|sequence| &sequence.ids[sequence.ids.len() - 1..]).collect();
+    let logits = last_logits(model, &last, &mut caches)?; // [B,V]
+    for (sequence, cache) in going.iter_mut().zip(caches) {
+        sequence.cache = Some(cache);
+    }
+    sampler.sample(&logits, vocab_size, step)
 }
 
 /// Refuses a request that cannot be met.
@@ -80,22 +138,19 @@ pub fn check(model: &Transformer, request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// The logits `[V]` that follow the last of `ids`, which come behind what the cache holds.
-pub fn last_logits(model: &Transformer, ids: &[u32], cache: Option<&mut KvCache>) -> Result<Vec<f64>> {
+/// The logits `[B,V]` that follow the last of each sequence's `ids`, all of one length, which come behind what the caches
+/// hold; they lie where the model does. Errors: as [`Transformer::hidden`].
+pub fn last_logits(model: &Transformer, ids: &[&[u32]], caches: &mut [KvCache]) -> Result<Tensor> {
     let mut tape = Tape::inference();
-    let ids = Tensor::from_vec(ids.to_vec(), &[1, ids.len()])?;
-    let hidden = model.hidden(&mut tape, &ids, cache)?; // [1,T,C]
-    let last = last_row(hidden.value())?; // [1,C]: the head is the largest product, and only this row of it is needed
-    let logits = model.logits(&mut tape, &Var::constant(last))?;
-    Ok(logits.value().to_f64_vec())
-}
-
-fn last_row(x: &Tensor) -> Result<Tensor> {
-    let (rows, cols) = x.rows_cols();
-    let first = (rows - 1) * cols;
-    match x.dtype() {
-        DType::F32 => Tensor::from_vec(x.as_slice::<f32>()?[first..].to_vec(), &[1, cols]),
-        DType::F64 => Tensor::from_vec(x.as_slice::<f64>()?[first..].to_vec(), &[1, cols]),
-        dtype => bail!("generate: found dtype {dtype}, expected f32 or f64 on the CPU"),
-    }
+    let (b, t) = (ids.len(), ids.first().map_or(0, |ids| ids.len()));
+    let ids = Tensor::from_vec(ids.concat(), &[b, t])?;
+    let hidden = model.hidden(&mut tape, &ids, caches)?; // [B,T,C]
+    // The head is the largest product, and only the last row of each sequence is needed.
+    let channels = model.config.n_embd;
+    let last = match (b, t) {
+        (_, 1) => hidden.value().reshape(&[b, channels])?,
+        (1, _) => hidden.value().reshape(&[t, channels])?.rows(t - 1..t)?,
+        _ => bail!("generate: found {b} sequences of {t} tokens, expected one, or one token each"),
+    }; // [B,C]
+    Ok(model.logits(&mut tape, &Var::constant(last))?.value().clone())
 }

@@ -1,12 +1,8 @@
-//! Choosing the next token (report §7.5).
-//!
-//! ```text
-//! temperature 0    argmax; the lowest id wins ties
-//! otherwise        p = softmax(logits / temperature), in f64
-//! top-p            the smallest set of likeliest tokens whose probabilities reach p: a token stays while the mass before it
-//!                  is below p, so at least one does; the rest is drawn in proportion
-//! ```
+//! Draws of the next token, by the rules of [`ops::sample`](mod@crate::ops::sample) and a seed.
 
+use crate::device::Device;
+use crate::ops::sample::{NO_CHOICE, Sampling, sample};
+use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -20,11 +16,8 @@ pub struct Sampler {
 impl Sampler {
     /// Errors: a temperature that is negative or not finite; a `top_p` outside 0..=1.
     pub fn new(temperature: f64, top_p: f64, seed: u64) -> Result<Sampler> {
-        ensure!(
-            temperature.is_finite() && temperature >= 0.0,
-            "temperature: found {temperature}, expected 0 (argmax) or a positive number"
-        );
-        ensure!((0.0..=1.0).contains(&top_p), "top-p: found {top_p}, expected 0 to 1");
+        // One logit has only one choice: this asks for the settings to be checked.
+        sample(&Tensor::zeros(&[1, 1], crate::DType::F64), &[0.0], &Sampling { temperature, top_p, vocab_size: 1 })?;
         Ok(Sampler { temperature, top_p, rng: ChaCha8Rng::seed_from_u64(seed) })
     }
 
@@ -33,89 +26,34 @@ impl Sampler {
         Sampler { temperature: 0.0, top_p: 1.0, rng: ChaCha8Rng::seed_from_u64(0) }
     }
 
-    /// A token id. Error: a logit that is NaN or +∞, with `step`, the number of tokens generated so far.
-    pub fn sample(&mut self, logits: &[f64], step: usize) -> Result<u32> {
-        ensure!(!logits.is_empty(), "sample: found no logits");
-        let finite = logits.iter().all(|x| !x.is_nan() && *x < f64::INFINITY);
-        let best = argmax(logits);
-        ensure!(finite && logits[best].is_finite(), "sample: found non-finite logits at step {step}, expected numbers");
-        if self.temperature == 0.0 {
-            return Ok(best as u32);
-        }
-        let candidates = self.nucleus(&softmax(logits, logits[best], self.temperature));
-        let total: f64 = candidates.iter().map(|(_, p)| p).sum();
-        let mut rest = self.rng.random::<f64>() * total;
-        for &(id, p) in &candidates {
-            if rest < p {
-                return Ok(id as u32);
-            }
-            rest -= p;
-        }
-        Ok(candidates[candidates.len() - 1].0 as u32) // rounding used the mass up
+    /// A token id below `vocab_size` for each row of `logits` `[rows, V]`; waits for their device. Error: a logit that is NaN or
+    /// +∞, with `step`, the number of tokens generated so far.
+    pub fn sample(&mut self, logits: &Tensor, vocab_size: usize, step: usize) -> Result<Vec<u32>> {
+        let rows = logits.rows_cols().0;
+        let u: Vec<f64> =
+            (0..rows).map(|_| if self.temperature == 0.0 { 0.0 } else { self.rng.random::<f64>() }).collect();
+        let sampling = Sampling { temperature: self.temperature, top_p: self.top_p, vocab_size };
+        let ids = sample(logits, &u, &sampling)?.to(&Device::Cpu)?;
+        let ids = ids.as_slice::<u32>()?.to_vec();
+        ensure!(!ids.contains(&NO_CHOICE), "sample: found non-finite logits at step {step}, expected numbers");
+        Ok(ids)
     }
-
-    /// The tokens that top-p keeps, likeliest first.
-    fn nucleus(&self, probabilities: &[f64]) -> Vec<(usize, f64)> {
-        let mut ranked: Vec<(usize, f64)> =
-            probabilities.iter().copied().enumerate().filter(|(_, p)| *p > 0.0).collect();
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        if self.top_p == 1.0 {
-            return ranked; // rounding must not cut the tail
-        }
-        let mut mass = 0.0;
-        let kept = ranked.iter().take_while(|(_, p)| {
-            let before = mass;
-            mass += p;
-            before < self.top_p
-        });
-        let kept = kept.count().max(1);
-        ranked.truncate(kept);
-        ranked
-    }
-}
-
-fn argmax(logits: &[f64]) -> usize {
-    let mut best = 0;
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > logits[best] {
-            best = id;
-        }
-    }
-    best
-}
-
-fn softmax(logits: &[f64], max: f64, temperature: f64) -> Vec<f64> {
-    let exp: Vec<f64> = logits.iter().map(|&x| ((x - max) / temperature).exp()).collect();
-    let sum: f64 = exp.iter().sum();
-    exp.iter().map(|e| e / sum).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kept(probabilities: &[f64], top_p: f64) -> Vec<(usize, f64)> {
-        let kept = Sampler::new(1.0, top_p, 0).unwrap().nucleus(probabilities);
-        let total: f64 = kept.iter().map(|(_, p)| p).sum();
-        kept.into_iter().map(|(id, p)| (id, p / total)).collect()
+    fn sample(sampler: &mut Sampler, logits: &[f64], step: usize) -> Result<u32> {
+        let logits = Tensor::from_vec(logits.to_vec(), &[1, logits.len()])?;
+        Ok(sampler.sample(&logits, logits.len(), step)?[0])
     }
 
     #[test]
     fn temperature_zero_is_argmax_and_the_lowest_id_wins_ties() {
         let mut sampler = Sampler::greedy();
-        assert_eq!(sampler.sample(&[1.0, 3.0, 2.0], 0).unwrap(), 1);
-        assert_eq!(sampler.sample(&[2.0, 5.0, 5.0, 1.0], 0).unwrap(), 1);
-    }
-
-    #[test]
-    fn top_p_keeps_the_token_that_crosses_p() {
-        let p = [0.5, 0.25, 0.125, 0.125];
-        for (top_p, count) in [(0.0, 1), (1e-8, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.7500001, 3), (1.0, 4)] {
-            assert_eq!(kept(&p, top_p).len(), count, "top_p {top_p}");
-        }
-        assert_eq!(kept(&p, 0.6), [(0, 2.0 / 3.0), (1, 1.0 / 3.0)]);
-        let renormalised = kept(&[0.5, 0.3, 0.15, 0.05], 0.6);
-        assert!((renormalised[0].1 - 0.625).abs() < 1e-12 && (renormalised[1].1 - 0.375).abs() < 1e-12);
+        assert_eq!(sample(&mut sampler, &[1.0, 3.0, 2.0], 0).unwrap(), 1);
+        assert_eq!(sample(&mut sampler, &[2.0, 5.0, 5.0, 1.0], 0).unwrap(), 1);
     }
 
     #[test]
@@ -123,9 +61,8 @@ mod tests {
         for vocab in [151_936, 50_257] {
             for top_p in [0.999, 0.9999999, 1.0] {
                 let mut sampler = Sampler::new(1.0, top_p, 7).unwrap();
-                assert!((sampler.sample(&vec![0.0; vocab], 0).unwrap() as usize) < vocab);
+                assert!((sample(&mut sampler, &vec![0.0; vocab], 0).unwrap() as usize) < vocab);
             }
-            assert_eq!(kept(&vec![1.0 / vocab as f64; vocab], 1.0).len(), vocab);
         }
     }
 
@@ -133,12 +70,12 @@ mod tests {
     fn logits_that_are_not_finite_are_an_error_with_the_step() {
         for logits in [[f64::NAN, 1.0, 3.0], [f64::NAN; 3], [1.0, f64::INFINITY, 0.0], [f64::NEG_INFINITY; 3]] {
             for temperature in [0.0, 1.0] {
-                let error = Sampler::new(temperature, 1.0, 0).unwrap().sample(&logits, 5).unwrap_err();
+                let error = sample(&mut Sampler::new(temperature, 1.0, 0).unwrap(), &logits, 5).unwrap_err();
                 assert!(error.to_string().contains("step 5"), "{error}");
             }
         }
         let masked = [f64::NEG_INFINITY, 0.0];
-        assert_eq!(Sampler::new(1.0, 1.0, 0).unwrap().sample(&masked, 0).unwrap(), 1);
+        assert_eq!(sample(&mut Sampler::new(1.0, 1.0, 0).unwrap(), &masked, 0).unwrap(), 1);
     }
 
     #[test]
@@ -161,7 +98,7 @@ mod tests {
         for (temperature, top_p, expected) in cases {
             let draw = |seed| {
                 let mut sampler = Sampler::new(temperature, top_p, seed).unwrap();
-                (0..20_000).map(|step| sampler.sample(&logits, step).unwrap()).collect::<Vec<u32>>()
+                (0..20_000).map(|step| sample(&mut sampler, &logits, step).unwrap()).collect::<Vec<u32>>()
             };
             let ids = draw(3);
             assert_eq!(ids, draw(3));

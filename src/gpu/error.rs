@@ -3,77 +3,62 @@
 use std::error::Error;
 use std::fmt;
 
-use cudarc::driver::DriverError;
-
-/// A launch that was refused, or that failed. `kernel` is the operation as its launch function calls it.
+/// A launch that was refused, or that failed. Arguments are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LaunchError {
-    /// An operand has no memory although elements are expected.
-    Null { kernel: &'static str, operand: &'static str, expected: usize },
-    /// An operand has fewer elements than the shapes say.
-    TooSmall { kernel: &'static str, operand: &'static str, found: usize, expected: usize },
-    /// An address is not a multiple of `expected` bytes.
-    Misaligned { kernel: &'static str, operand: &'static str, address: u64, expected: u64 },
-    /// The product of a shape, in bytes, is beyond what a device can address.
-    Overflow { kernel: &'static str, operand: &'static str, shape: Vec<usize> },
+    /// A tensor without elements where the kernel would read or write.
+    Null { kernel: String, argument: usize },
+    /// An address that is not a multiple of `expected` bytes.
+    Misaligned { kernel: String, argument: usize, address: u64, expected: u64 },
+    /// A tensor on another device than the kernel.
+    Device { kernel: String, argument: usize, found: String, expected: String },
+    /// An output whose storage another tensor uses too.
+    Shared { kernel: String, argument: usize },
+    /// A shape whose bytes are beyond what a device can address.
+    Overflow { shape: Vec<usize> },
     /// A head dimension that no kernel was compiled for.
     HeadDim { kernel: &'static str, found: usize, expected: Vec<usize> },
-    /// The query heads are not a multiple of the KV heads.
-    Group { kernel: &'static str, n_head: usize, n_kv_head: usize },
-    /// Any other number that a kernel does not take.
-    Range { kernel: &'static str, what: &'static str, found: String, expected: String },
+    /// A number that the kernel's parameter cannot hold, or any other that it does not take.
+    Range { kernel: String, what: String, found: String, expected: String },
     /// More shared memory than a block of this card may have, in bytes.
     SharedMemory { kernel: String, requested: usize, limit: usize },
     /// More threads in a block than the compiled kernel allows.
     Threads { kernel: String, requested: u32, limit: u32 },
     /// A grid longer than the card takes, along axis x, y or z.
-    Grid { kernel: String, axis: char, requested: u32, limit: u32 },
+    Grid { kernel: String, axis: char, requested: usize, limit: u32 },
     /// Arguments that are not those of the kernel.
     Arguments { kernel: String, found: String, expected: String },
     /// No kernel of this name was compiled.
-    Unknown { file: &'static str, kernel: String },
+    Unknown { kernel: String },
     /// An allocation, in bytes, that did not fit; `free` of `total` bytes were left.
     OutOfMemory { requested: usize, free: usize, total: usize },
     /// What the driver answered to `call`.
     Driver { call: String, message: String },
 }
 
-impl LaunchError {
-    /// The driver's error, with its text: under the emulator that is the diagnosis.
-    pub(super) fn driver(call: impl Into<String>) -> impl FnOnce(DriverError) -> LaunchError {
-        move |error| LaunchError::Driver { call: call.into(), message: driver_message(error) }
-    }
-}
-
-/// `CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered`
-pub(super) fn driver_message(error: DriverError) -> String {
-    let text = |found: Result<&std::ffi::CStr, DriverError>| found.map(|text| text.to_string_lossy().into_owned());
-    let DriverError(code) = error;
-    let name = text(error.error_name()).unwrap_or_else(|_| format!("{code:?}"));
-    format!("{name}: {}", text(error.error_string()).unwrap_or_default())
-}
-
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         use LaunchError::*;
         match self {
-            Null { kernel, operand, expected } => {
-                write!(f, "{kernel}: {operand}: found a null buffer, expected {expected} elements")
+            Null { kernel, argument } => {
+                write!(f, "{kernel}: argument {argument}: found a tensor without elements, expected at least one")
             }
-            TooSmall { kernel, operand, found, expected } => {
-                write!(f, "{kernel}: {operand}: found {found} elements, expected at least {expected}")
+            Misaligned { kernel, argument, address, expected } => write!(
+                f,
+                "{kernel}: argument {argument}: found address {address:#x}, expected a multiple of {expected} bytes"
+            ),
+            Device { kernel, argument, found, expected } => {
+                write!(f, "{kernel}: argument {argument}: found a tensor on {found}, expected one on {expected}")
             }
-            Misaligned { kernel, operand, address, expected } => {
-                write!(f, "{kernel}: {operand}: found address {address:#x}, expected a multiple of {expected} bytes")
+            Shared { kernel, argument } => {
+                write!(
+                    f,
+                    "{kernel}: argument {argument}: found an output that another tensor shares, expected its own storage"
+                )
             }
-            Overflow { kernel, operand, shape } => {
-                write!(f, "{kernel}: {operand}: found shape {shape:?}, expected one whose bytes fit in 63 bits")
-            }
+            Overflow { shape } => write!(f, "found shape {shape:?}, expected one whose bytes fit in 63 bits"),
             HeadDim { kernel, found, expected } => {
                 write!(f, "{kernel}: found head_dim {found}, expected one of {expected:?}")
-            }
-            Group { kernel, n_head, n_kv_head } => {
-                write!(f, "{kernel}: found {n_head} query heads and {n_kv_head} KV heads, expected a multiple")
             }
             Range { kernel, what, found, expected } => {
                 write!(f, "{kernel}: {what}: found {found}, expected {expected}")
@@ -91,9 +76,7 @@ impl fmt::Display for LaunchError {
             Arguments { kernel, found, expected } => {
                 write!(f, "{kernel}: found arguments ({found}), expected ({expected})")
             }
-            Unknown { file, kernel } => {
-                write!(f, "{kernel}: found no such kernel, expected one of those in kernels/{file}.cu")
-            }
+            Unknown { kernel } => write!(f, "{kernel}: found no compiled kernel of this name"),
             OutOfMemory { requested, free, total } => write!(
                 f,
                 "out of device memory: found {free} of {total} bytes free, expected at least {requested}: lower the batch size or the sequence length"

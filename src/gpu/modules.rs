@@ -1,10 +1,13 @@
 //! The compiled kernels inside this program: PTX, machine code, and what ptxas said; and the functions loaded from them.
 
-use std::sync::Mutex;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
 
 use cudarc::driver::{CudaFunction, sys};
 
-use super::{LaunchError, Limits, Result};
+use super::card::driver;
+#[allow(unused_imports, reason = "the generated list names them")]
+use super::{Entry, LaunchError, Limits, Param, Result};
 
 /// One file of `kernels/`, compiled.
 pub struct CompiledFile {
@@ -15,6 +18,7 @@ pub struct CompiledFile {
     pub cubins: &'static [u8],
     /// What `ptxas -v` printed.
     pub ptxas: &'static str,
+    pub entries: &'static [Entry],
 }
 
 pub struct Compiled {
@@ -27,6 +31,14 @@ pub struct Compiled {
 
 /// All kernels, sorted by file.
 pub static COMPILED: Compiled = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// A kernel by its name, and the file it is in.
+pub fn compiled(name: &str) -> Option<(&'static CompiledFile, &'static Entry)> {
+    static NAMES: OnceLock<HashMap<&'static str, (&'static CompiledFile, &'static Entry)>> = OnceLock::new();
+    let entries =
+        || COMPILED.files.iter().flat_map(|file| file.entries.iter().map(move |entry| (entry.name, (file, entry))));
+    NAMES.get_or_init(|| entries().collect()).get(name).copied()
+}
 
 /// What ptxas gave one kernel on one capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +108,8 @@ pub(super) struct Function {
 
 impl Function {
     pub fn new(name: &str, function: CudaFunction, limits: &Limits) -> Result<Function> {
-        let static_shared = function.shared_size_bytes().map_err(LaunchError::driver(name))? as usize;
-        let max_threads = function.max_threads_per_block().map_err(LaunchError::driver(name))? as u32;
+        let static_shared = function.shared_size_bytes().map_err(driver(name))? as usize;
+        let max_threads = function.max_threads_per_block().map_err(driver(name))? as u32;
         let reserved = Mutex::new(limits.shared_memory.saturating_sub(static_shared));
         Ok(Function { function, max_threads, static_shared, reserved })
     }
@@ -112,7 +124,7 @@ impl Function {
         let mut reserved = self.reserved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if dynamic > *reserved {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            self.function.set_attribute(attribute, dynamic as i32).map_err(LaunchError::driver(name))?;
+            self.function.set_attribute(attribute, dynamic as i32).map_err(driver(name))?;
             *reserved = dynamic;
         }
         Ok(())
@@ -143,7 +155,7 @@ mod tests {
     fn every_kernel_has_resources_for_every_capability() {
         let resources = resources();
         for file in COMPILED.files {
-            let entries = file.ptx.matches(".entry ").count();
+            let entries = file.entries.len();
             let found = resources.iter().filter(|r| r.file == file.name);
             assert!(
                 found.clone().all(|r| r.registers > 0 && COMPILED.capabilities.contains(&r.capability)),

@@ -7,17 +7,7 @@
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
-/// What a multiprocessor has.
-#[derive(Clone, Debug)]
-pub struct Multiprocessor {
-    pub threads: u32,
-    pub blocks: u32,
-    pub registers: u32,
-    /// Bytes.
-    pub shared: u32,
-    /// Bytes of shared memory that the system keeps of each block.
-    pub shared_reserved: u32,
-}
+use super::Multiprocessor;
 
 /// Blocks and warps at once, and what allows no more.
 #[derive(Clone, Copy, Debug, PartialEq)]

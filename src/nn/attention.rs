@@ -13,6 +13,7 @@ use super::linear::{Linear, LinearSpec};
 use super::{KvCache, Module, Parameter, init};
 use crate::ops::{self, RopeTable};
 use crate::tape::{Tape, Var};
+use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 use rand_chacha::ChaCha8Rng;
 
@@ -60,32 +61,49 @@ impl Attention {
         }
     }
 
-    /// `[B,T,C]` → `[B,T,C]`; with a cache, T new positions behind those it holds.
-    pub fn forward(&self, tape: &mut Tape, x: &Var, mut cache: Option<&mut KvCache>) -> Result<Var> {
+    /// `[B,T,C]` → `[B,T,C]`; with a cache, T new positions behind those it holds; with a cache for each sequence, behind
+    /// those that its own holds. Errors: shapes, dtypes or devices that do not fit; no room in a cache.
+    pub fn forward(&self, tape: &mut Tape, x: &Var, caches: &mut [KvCache]) -> Result<Var> {
         let (b, t) = (x.shape()[0], x.shape()[1]);
         let &Attention { n_head: h, n_kv_head: hkv, head_dim: d, .. } = self;
-        let start = cache.as_ref().map_or(0, |cache| cache.len());
         let q = self.q_proj.forward(tape, x)?; // [B,T,H·D]
         let q = ops::reshape(tape, &q, &[b, t, h, d])?;
         let k = self.k_proj.forward(tape, x)?; // [B,T,Hkv·D]
         let k = ops::reshape(tape, &k, &[b, t, hkv, d])?;
         let v = self.v_proj.forward(tape, x)?; // [B,T,Hkv·D]
         let v = ops::reshape(tape, &v, &[b, t, hkv, d])?;
-        let q = self.norm_rope(tape, &q, self.q_norm.as_ref(), start)?;
-        let k = self.norm_rope(tape, &k, self.k_norm.as_ref(), start)?;
-        tape.trace(|| format!("layers.{}.q", self.layer), &q);
-        tape.trace(|| format!("layers.{}.k", self.layer), &k);
-        tape.trace(|| format!("layers.{}.v", self.layer), &v);
-        let y = match &mut cache {
-            None => ops::attention(tape, &q, &k, &v, true)?, // [B,T,H,D]
-            Some(cache) => {
-                let needs_gradient = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
-                ensure!(!needs_gradient, "attention: found a KV cache on a recording tape, expected Tape::inference()");
-                Var::constant(cache.attend(self.layer, q.value(), k.value(), v.value())?)
-            }
+        let y = match caches {
+            [] => self.attend(tape, &q, &k, &v, None)?, // [B,T,H,D]
+            [cache] => self.attend(tape, &q, &k, &v, Some(cache))?,
+            _ => self.attend_each(tape, [&q, &k, &v], caches)?,
         };
         let y = ops::reshape(tape, &y, &[b, t, h * d])?;
         self.o_proj.forward(tape, &y)
+    }
+
+    /// QK-Norm, RoPE and attention: q `[B,T,H,D]`, k and v `[B,T,Hkv,D]` → `[B,T,H,D]`.
+    fn attend(&self, tape: &mut Tape, q: &Var, k: &Var, v: &Var, cache: Option<&mut KvCache>) -> Result<Var> {
+        let start = cache.as_ref().map_or(0, |cache| cache.len());
+        let q = self.norm_rope(tape, q, self.q_norm.as_ref(), start)?;
+        let k = self.norm_rope(tape, k, self.k_norm.as_ref(), start)?;
+        tape.trace(|| format!("layers.{}.q", self.layer), &q);
+        tape.trace(|| format!("layers.{}.k", self.layer), &k);
+        tape.trace(|| format!("layers.{}.v", self.layer), v);
+        let Some(cache) = cache else { return ops::attention(tape, &q, &k, v, true) };
+        let needs_gradient = q.needs_gradient() || k.needs_gradient() || v.needs_gradient();
+        ensure!(!needs_gradient, "attention: found a KV cache on a recording tape, expected Tape::inference()");
+        Ok(Var::constant(cache.attend(self.layer, q.value(), k.value(), v.value())?))
+    }
+
+    /// [`Attention::attend`] sequence by sequence, each with its cache.
+    fn attend_each(&self, tape: &mut Tape, [q, k, v]: [&Var; 3], caches: &mut [KvCache]) -> Result<Var> {
+        let mut all = Tensor::zeros_on(q.shape(), q.value().dtype(), &q.value().device())?;
+        for (b, cache) in caches.iter_mut().enumerate() {
+            let one = |x: &Var| Ok::<Var, anyhow::Error>(Var::constant(x.value().rows(b..b + 1)?)); // [1,T,..]
+            let y = self.attend(tape, &one(q)?, &one(k)?, &one(v)?, Some(cache))?;
+            all.write_at(b * y.value().len(), y.value())?;
+        }
+        Ok(Var::constant(all))
     }
 
     fn norm_rope(&self, tape: &mut Tape, x: &Var, gain: Option<&Parameter>, start: usize) -> Result<Var> {

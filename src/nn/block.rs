@@ -35,19 +35,42 @@ impl Block {
     }
 
     /// `[B,T,C]` → `[B,T,C]`
-    pub fn forward(&self, tape: &mut Tape, x: &Var, cache: Option<&mut KvCache>) -> Result<Var> {
+    pub fn forward(&self, tape: &mut Tape, x: &Var, caches: &mut [KvCache]) -> Result<Var> {
         let y = match self.norm_position {
-            NormPosition::Pre => self.pre_norm(tape, x, cache)?,
-            NormPosition::Post => self.post_norm(tape, x, cache)?,
+            NormPosition::Pre => self.pre_norm(tape, x, caches)?,
+            NormPosition::Post => self.post_norm(tape, x, caches)?,
         };
         self.trace(tape, "out", &y);
         Ok(y)
     }
 
-    fn pre_norm(&self, tape: &mut Tape, x: &Var, cache: Option<&mut KvCache>) -> Result<Var> {
+    /// [`Block::forward`] without a cache, keeping only `x` for backward, where everything else is computed again: the same
+    /// gradients, bit for bit. Errors: as the operators within.
+    pub fn recomputed(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
+        let names: Vec<String> = self.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+        let mut inputs = vec![x.clone()];
+        inputs.extend(self.parameters().iter().map(|parameter| parameter.on(tape)));
+        let y = self.forward(&mut Tape::inference(), &Var::constant(x.value().clone()), &mut [])?;
+        let (block, x_value) = (self.clone(), x.value().clone());
+        let inputs: Vec<&Var> = inputs.iter().collect();
+        Ok(tape.record(&inputs, y.value().clone(), move |d_y, sink| {
+            let mut tape = Tape::new();
+            let x = tape.leaf("x", &x_value);
+            let y = block.forward(&mut tape, &x, &mut [])?;
+            let mut gradients = tape.backward_from(&[(&y, d_y)])?;
+            for (i, name) in std::iter::once("x").chain(names.iter().map(String::as_str)).enumerate() {
+                if let Some(gradient) = gradients.remove(name) {
+                    sink.add(i, gradient)?;
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    fn pre_norm(&self, tape: &mut Tape, x: &Var, caches: &mut [KvCache]) -> Result<Var> {
         let attn_in = self.attn_norm.forward(tape, x)?;
         self.trace(tape, "attn_norm", &attn_in);
-        let attn_out = self.attn.forward(tape, &attn_in, cache)?;
+        let attn_out = self.attn.forward(tape, &attn_in, caches)?;
         self.trace(tape, "attn", &attn_out);
         let (h, ffn_in) = self.ffn_norm.forward_residual(tape, &attn_out, x)?;
         self.trace(tape, "h", &h);
@@ -57,8 +80,8 @@ impl Block {
         ops::add(tape, &h, &ffn_out)
     }
 
-    fn post_norm(&self, tape: &mut Tape, x: &Var, cache: Option<&mut KvCache>) -> Result<Var> {
-        let attn_out = self.attn.forward(tape, x, cache)?;
+    fn post_norm(&self, tape: &mut Tape, x: &Var, caches: &mut [KvCache]) -> Result<Var> {
+        let attn_out = self.attn.forward(tape, x, caches)?;
         self.trace(tape, "attn", &attn_out);
         let (sum, h) = self.attn_norm.forward_residual(tape, &attn_out, x)?;
         self.trace(tape, "h", &sum);

@@ -24,12 +24,6 @@ impl Embedding {
         let weight = self.weight.on(tape);
         ops::embedding(tape, &weight, ids)
     }
-
-    /// The table as an output head (report §8.1: tied weights): `[.., C]` → `[.., V]`
-    pub fn as_head(&self, tape: &mut Tape, x: &Var) -> Result<Var> {
-        let weight = self.weight.on(tape);
-        ops::linear(tape, x, &weight, None)
-    }
 }
 
 impl Module for Embedding {

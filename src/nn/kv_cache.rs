@@ -5,10 +5,11 @@
 //! 2 · B · L · Hkv · T · D numbers (chapter 8.3).
 
 use super::config::ModelConfig;
-use crate::dtype::{DType, Element};
+use crate::device::Device;
+use crate::dtype::DType;
 use crate::ops;
 use crate::tensor::Tensor;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 pub struct KvCache {
     /// Keys (rotated) and values of each layer, `[B,capacity,Hkv,D]`.
@@ -18,10 +19,12 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache with room for `capacity` positions of `batch` sequences.
-    pub fn new(config: &ModelConfig, batch: usize, capacity: usize, dtype: DType) -> KvCache {
-        let zeros = || Tensor::zeros(&[batch, capacity, config.n_kv_head, config.head_dim], dtype);
-        KvCache { layers: (0..config.n_layer).map(|_| (zeros(), zeros())).collect(), len: 0, capacity }
+    /// An empty cache on `device`, with room for `capacity` positions of `batch` sequences that grow together. Sequences of
+    /// different lengths have a cache each. Error: out of memory.
+    pub fn new(config: &ModelConfig, batch: usize, capacity: usize, dtype: DType, device: &Device) -> Result<KvCache> {
+        let zeros = || Tensor::zeros_on(&[batch, capacity, config.n_kv_head, config.head_dim], dtype, device);
+        let layers = (0..config.n_layer).map(|_| Ok((zeros()?, zeros()?))).collect::<Result<_>>()?;
+        Ok(KvCache { layers, len: 0, capacity })
     }
 
     /// Positions held.
@@ -44,16 +47,8 @@ impl KvCache {
         let new = k.shape()[1];
         self.check_room(new)?;
         let (keys, values) = &mut self.layers[layer];
-        for (cached, new) in [(&mut *keys, k), (&mut *values, v)] {
-            let (room, found) = (cached.shape().to_vec(), new.shape());
-            let fits = found.len() == 4 && found[0] == room[0] && found[2..] == room[2..];
-            ensure!(fits, "kv_cache: found keys or values {found:?}, expected [{},T,{},{}]", room[0], room[2], room[3]);
-            match new.dtype() {
-                DType::F32 => write_at::<f32>(cached, new, self.len)?,
-                DType::F64 => write_at::<f64>(cached, new, self.len)?,
-                dtype => bail!("kv_cache: found dtype {dtype}, expected f32 or f64 on the CPU"),
-            }
-        }
+        ops::cache_write(keys, k, self.len)?;
+        ops::cache_write(values, v, self.len)?;
         ops::attention_cached(q, keys, values, self.len + new)
     }
 
@@ -63,6 +58,7 @@ impl KvCache {
         self.len += new;
     }
 
+    /// Error: `new` more positions than there is room for.
     pub fn check_room(&self, new: usize) -> Result<()> {
         let (len, capacity) = (self.len, self.capacity);
         ensure!(
@@ -71,16 +67,4 @@ impl KvCache {
         );
         Ok(())
     }
-}
-
-/// Copies `new` `[B,T,Hkv,D]` into `cached` `[B,capacity,Hkv,D]` from position `start` on.
-fn write_at<E: Element>(cached: &mut Tensor, new: &Tensor, start: usize) -> Result<()> {
-    let (capacity, t) = (cached.shape()[1], new.shape()[1]);
-    let row = new.shape()[2] * new.shape()[3];
-    let new = new.as_slice::<E>()?;
-    let cached = cached.as_mut_slice::<E>()?;
-    for (b, new) in new.chunks_exact((t * row).max(1)).enumerate() {
-        cached[(b * capacity + start) * row..][..t * row].copy_from_slice(new);
-    }
-    Ok(())
 }

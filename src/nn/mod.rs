@@ -32,17 +32,25 @@ use crate::tensor::Tensor;
 #[derive(Clone, Debug)]
 pub struct Parameter {
     pub name: String,
+    /// The master weights, f32 (f64 in checks).
     pub value: Tensor,
+    /// Their bf16 copy, where the model computes in bf16.
+    pub copy: Option<Tensor>,
 }
 
 impl Parameter {
     pub fn new(name: String, value: Tensor) -> Parameter {
-        Parameter { name, value }
+        Parameter { name, value, copy: None }
+    }
+
+    /// The weights that the model computes with.
+    pub fn compute(&self) -> &Tensor {
+        self.copy.as_ref().unwrap_or(&self.value)
     }
 
     /// The parameter as a leaf of `tape`.
     pub fn on(&self, tape: &mut Tape) -> Var {
-        tape.leaf(&self.name, &self.value)
+        tape.leaf(&self.name, self.compute())
     }
 }
 

@@ -1,20 +1,38 @@
-//! One list of cases for every operator: what the gradient check, the comparison of tuned kernels with their references and
-//! `handgrad gradcheck` all run. An operator is tested once it stands here.
+//! One list of cases for every operator: the gradient check by finite differences, the comparisons of the tuned CPU and of a
+//! card with f64 (see [`check`](super::check)), `handgrad gradcheck`, `handgrad kernels` and the test of the counters all run
+//! it. An operator is tested once it stands here.
 
 use super::*;
+use crate::gpu::attention::HEAD_DIMS;
 use crate::tape::{Tape, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 type Run = Box<dyn Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync>;
 
-/// An operator at certain shapes. The function works in the dtype of its inputs.
+/// What a case is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Every check.
+    Check,
+    /// Every check but on a card: no kernel was compiled for the shape.
+    CpuOnly,
+    /// Outputs only: no gradient passes the operator.
+    Forward,
+    /// Only what a card counts: too large for finite differences.
+    Count,
+}
+
+/// An operator at certain shapes. The function works in the dtype of its inputs, where they lie.
 pub struct Case {
     pub op: &'static str,
     pub label: String,
     /// Shapes of the differentiable inputs.
     pub shapes: Vec<Vec<usize>>,
+    pub usage: Use,
     run: Run,
+    /// What a plain bf16 version computes, where that rounds more than the results: see [`rounded`].
+    plain: Option<Run>,
 }
 
 impl Case {
@@ -27,9 +45,21 @@ impl Case {
         self.shapes.iter().map(|shape| draw(shape, rng)).collect()
     }
 
+    /// The operator's outputs. Error: whatever it returns.
     pub fn run(&self, tape: &mut Tape, inputs: &[Var]) -> Result<Vec<Var>> {
         (self.run)(tape, inputs)
     }
+
+    /// The outputs of a plain bf16 version, in f32 but for what it rounds on the way. Error: whatever the operator returns.
+    pub fn run_plain(&self, tape: &mut Tape, inputs: &[Var]) -> Result<Vec<Var>> {
+        self.plain.as_ref().unwrap_or(&self.run)(tape, inputs)
+    }
+}
+
+/// `x` f32, rounded to bf16, and its gradient too.
+fn rounded(tape: &mut Tape, x: &Var) -> Result<Var> {
+    let round = |x: &Tensor| x.to_dtype(DType::Bf16)?.to_dtype(DType::F32);
+    Ok(tape.record(&[x], round(x.value())?, move |d_y, sink| sink.add(0, round(&d_y)?)))
 }
 
 /// All cases, operator by operator.
@@ -41,6 +71,8 @@ pub fn cases() -> Vec<Case> {
     rope_cases(&mut list);
     attention_cases(&mut list);
     token_cases(&mut list);
+    forward_cases(&mut list);
+    count_cases(&mut list);
     list.0
 }
 
@@ -54,8 +86,24 @@ impl List {
         shapes: &[&[usize]],
         run: impl Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync + 'static,
     ) {
+        self.push_for(Use::Check, op, label, shapes, run);
+    }
+
+    fn push_for(
+        &mut self,
+        usage: Use,
+        op: &'static str,
+        label: impl ToString,
+        shapes: &[&[usize]],
+        run: impl Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync + 'static,
+    ) {
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
-        self.0.push(Case { op, label: label.to_string(), shapes, run: Box::new(run) });
+        self.0.push(Case { op, label: label.to_string(), shapes, usage, run: Box::new(run), plain: None });
+    }
+
+    /// The plain bf16 version of the last case.
+    fn plain(&mut self, run: impl Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync + 'static) {
+        self.0.last_mut().expect("a case before").plain = Some(Box::new(run));
     }
 }
 
@@ -123,11 +171,21 @@ fn norm_cases(list: &mut List) {
             let (h, y) = rms_norm_residual(t, &x[0], &x[1], &x[2], 1e-5)?;
             Ok(vec![h, y])
         });
+        let plain = |t: &mut Tape, x: &[Var]| {
+            let h = add(t, &x[0], &x[1])?;
+            let h = rounded(t, &h)?;
+            let y = rms_norm(t, &h, &x[2], 1e-5)?;
+            Ok(vec![h, y])
+        };
+        list.plain(plain);
         list.push("rms_norm", format!("{label} with residual, sum unused"), &[&x, &x, &gain], |t, x| {
             Ok(vec![rms_norm_residual(t, &x[0], &x[1], &x[2], 1e-5)?.1])
         });
+        list.plain(move |t, x| Ok(vec![plain(t, x)?.remove(1)]));
         list.push("rms_norm", format!("{label} with residual, norm unused"), &[&x, &x], |t, x| {
-            let gain = Var::constant(Tensor::full(&x[0].shape()[x[0].shape().len() - 1..], 1.0, x[0].value().dtype()));
+            let x_value = x[0].value();
+            let gain = Tensor::full(&[x_value.rows_cols().1], 1.0, x_value.dtype()).to(&x_value.device())?;
+            let gain = Var::constant(gain);
             Ok(vec![rms_norm_residual(t, &x[0], &x[1], &gain, 1e-5)?.0])
         });
         list.push("layer_norm", &label, &[&x, &gain, &gain], |t, x| {
@@ -166,7 +224,9 @@ fn attention_cases(list: &mut List) {
         for causal in [true, false] {
             let label = format!("B {b} Tq {tq} Tk {tk} H {h} Hkv {hkv} D {d}{}", if causal { " causal" } else { "" });
             let (q, kv) = ([b, tq, h, d], [b, tk, hkv, d]);
-            list.push("attention", label, &[&q, &kv, &kv], move |t, x| {
+            let on_card = HEAD_DIMS.iter().any(|(dim, _)| *dim == d);
+            let usage = if on_card { Use::Check } else { Use::CpuOnly };
+            list.push_for(usage, "attention", label, &[&q, &kv, &kv], move |t, x| {
                 Ok(vec![attention(t, &x[0], &x[1], &x[2], causal)?])
             });
         }
@@ -188,8 +248,13 @@ fn token_cases(list: &mut List) {
             format!("[{},{vocab}], {} ignored", targets.len(), targets.iter().filter(|&&t| t == ignored).count());
         let shape = [targets.len(), vocab];
         let targets = id_tensor(targets);
-        list.push("cross_entropy", label, &[&shape], move |t, x| {
+        let same = targets.clone();
+        list.push("cross_entropy", &label, &[&shape], move |t, x| {
             Ok(vec![cross_entropy(t, &x[0], &targets, IGNORE_INDEX)?])
+        });
+        let (hidden, head) = ([shape[0], 5], [vocab, 5]);
+        list.push("linear_cross_entropy", format!("{label}, C 5"), &[&hidden, &head], move |t, x| {
+            Ok(vec![linear_cross_entropy(t, &x[0], &x[1], &same, IGNORE_INDEX)?])
         });
     }
 }
@@ -197,4 +262,98 @@ fn token_cases(list: &mut List) {
 fn id_tensor(ids: Vec<u32>) -> Tensor {
     let len = ids.len();
     Tensor::from_vec(ids, &[len]).expect("one id an element")
+}
+
+/// The operators that no gradient passes.
+fn forward_cases(list: &mut List) {
+    for n in [1, 7, 4096, 5000] {
+        let shape: &[usize] = &[n];
+        list.push_for(Use::Forward, "adamw", format!("[{n}]"), &[shape, shape, shape, shape], |tape, x| {
+            let v = mul(tape, &x[2], &x[2])?; // a mean of squares is not negative
+            let [mut w, mut m, mut v] = [x[0].value().clone(), x[1].value().clone(), v.value().clone()];
+            let [_, scale] = global_norm(&[x[3].value()], 1.0)?;
+            let step = AdamWStep { lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, t: 3 };
+            adamw_step([&mut w, &mut m, &mut v], x[3].value(), &scale, None, &step)?;
+            Ok(vec![Var::constant(w), Var::constant(m), Var::constant(v)])
+        });
+        list.push_for(Use::Forward, "global_norm", format!("[{n}] and [3]"), &[shape, &[3]], |_, x| {
+            let [norm, scale] = global_norm(&[x[0].value(), x[1].value()], 1.0)?;
+            Ok(vec![Var::constant(norm), Var::constant(scale)])
+        });
+    }
+    for (b, t, h, d) in [(1, 1, 1, 2), (2, 3, 2, 32), (3, 2, 1, 5)] {
+        let (cache, x) = ([b, t + 4, h, d], [b, t, h, d]);
+        list.push_for(Use::Forward, "cache_write", format!("{x:?} into {cache:?}"), &[&cache, &x], move |_, x| {
+            let mut cache = x[0].value().clone();
+            cache_write(&mut cache, x[1].value(), 3)?;
+            Ok(vec![Var::constant(cache)])
+        });
+    }
+    for (b, tq, len, capacity, h, hkv, d) in
+        [(1, 1, 1, 4, 2, 1, 32), (2, 1, 300, 400, 8, 2, 64), (1, 3, 65, 70, 4, 4, 96), (1, 70, 100, 128, 4, 1, 128)]
+    {
+        let label = format!("cached, Tq {tq}, {len} of {capacity}, H {h} Hkv {hkv} D {d}");
+        let (q, kv) = ([b, tq, h, d], [b, capacity, hkv, d]);
+        list.push_for(Use::Forward, "attention", label, &[&q, &kv, &kv], move |_, x| {
+            Ok(vec![Var::constant(attention_cached(x[0].value(), x[1].value(), x[2].value(), len)?)])
+        });
+    }
+    for (rows, vocab) in [(1, 5), (3, 70), (2, 5003)] {
+        for temperature in [0.0, 0.7] {
+            // Numbers at which a small error of the masses does not change the choice: near the likeliest token.
+            let label = format!("[{rows},{vocab}] at temperature {temperature}");
+            list.push_for(Use::Forward, "sample", label, &[&[rows, vocab]], move |tape, x| {
+                let sampling = sample::Sampling { temperature, top_p: 0.9, vocab_size: vocab };
+                let logits = scale(tape, &x[0], 8.0)?;
+                Ok(vec![Var::constant(sample::sample(logits.value(), &vec![1e-3; rows], &sampling)?)])
+            });
+        }
+    }
+    for n in [1, 13, 4096] {
+        list.push_for(Use::Forward, "cast", format!("[{n}] there and back"), &[&[n]], |_, x| {
+            let x = x[0].value();
+            let there = if x.dtype() == DType::Bf16 { DType::F32 } else { DType::Bf16 };
+            let back = cast(&cast(x, there)?, x.dtype())?;
+            Ok(vec![Var::constant(back)])
+        });
+    }
+}
+
+/// Sizes at which a kernel shows how it moves data: whole tiles.
+fn count_cases(list: &mut List) {
+    for layout in [Layout::NN, Layout::NT, Layout::TN] {
+        for (m, n, k) in [(128, 256, 256), (256, 2048, 2048), (2048, 2048, 64), (2049, 2047, 33)] {
+            let a = if layout == Layout::TN { [k, m] } else { [m, k] };
+            let b = if layout == Layout::NT { [n, k] } else { [k, n] };
+            let label = format!("{layout:?} {m} × {n} × {k}");
+            list.push_for(Use::Count, "matmul", label, &[&a, &b], move |_, x| {
+                let [a, b] = [&x[0], &x[1]].map(|x| Var::constant(x.value().clone()));
+                Ok(vec![matmul(&mut Tape::inference(), &a, &b, layout)?])
+            });
+        }
+    }
+    for (d, _) in HEAD_DIMS {
+        let (q, kv) = ([1, 256, 2, d], [1, 256, 1, d]);
+        list.push_for(Use::Count, "attention", format!("256 × 256, D {d}"), &[&q, &kv, &kv], |t, x| {
+            Ok(vec![attention(t, &x[0], &x[1], &x[2], true)?])
+        });
+        let (q, kv) = ([1, 1, 8, d], [1, 512, 2, d]);
+        list.push_for(Use::Count, "attention", format!("1 over 512, D {d}"), &[&q, &kv, &kv], |_, x| {
+            Ok(vec![Var::constant(attention_cached(x[0].value(), x[1].value(), x[2].value(), 512)?)])
+        });
+    }
+    let x: &[usize] = &[64, 1024];
+    for cols in [768, 2048] {
+        let (x, gain): (&[usize], &[usize]) = (&[32, cols], &[cols]);
+        list.push_for(Use::Count, "rms_norm", format!("{x:?}"), &[x, x, gain], |t, x| {
+            let (h, y) = rms_norm_residual(t, &x[0], &x[1], &x[2], 1e-5)?;
+            Ok(vec![h, y])
+        });
+        list.push_for(Use::Count, "layer_norm", format!("{x:?}"), &[x, gain, gain], |t, x| {
+            Ok(vec![layer_norm(t, &x[0], &x[1], &x[2], 1e-5)?])
+        });
+        list.push_for(Use::Count, "softmax", format!("{x:?}"), &[x], |t, x| Ok(vec![softmax(t, &x[0])?]));
+    }
+    list.push_for(Use::Count, "swiglu", format!("{x:?}"), &[x, x], |t, x| Ok(vec![swiglu(t, &x[0], &x[1])?]));
+    list.push_for(Use::Count, "add", format!("{x:?}"), &[x, &[1024]], |t, x| Ok(vec![add(t, &x[0], &x[1])?]));
 }

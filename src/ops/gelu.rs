@@ -5,38 +5,35 @@
 //! backward   d_x = d_y [ (1 + tanh u)/2 + x/2 (1 − tanh² u) √(2/π) (1 + 3·0.044715 x²) ]
 //! ```
 
-use super::{map, unsupported, zip};
-use crate::dtype::{DType, Float};
-use crate::tape::{Backward, Tape, Var, only};
+use super::{dispatch, elementwise, map, zip};
+use crate::dtype::Float;
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
 const CUBIC: f64 = 0.044715;
 
-/// GELU, elementwise.
+/// GELU, elementwise. Error: a dtype that the device does not compute in.
 pub fn gelu(tape: &mut Tape, x: &Var) -> Result<Var> {
-    let y = match x.value().dtype() {
-        DType::F32 => map::<f32>(x.value(), gelu_of)?,
-        DType::F64 => map::<f64>(x.value(), gelu_of)?,
-        dtype => return Err(unsupported("gelu", dtype)),
-    };
-    Ok(tape.record(&[x], y, || Box::new(Gelu { x: x.value().clone() })))
+    let x_value = x.value().clone();
+    let y = dispatch(
+        "gelu",
+        &[&x_value],
+        || map::<f32>(&x_value, gelu_of),
+        || map::<f64>(&x_value, gelu_of),
+        |gpu| elementwise(gpu, "gelu_forward", &[&x_value]),
+    )?;
+    Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, backward(&x_value, &d_y)?)))
 }
 
-struct Gelu {
-    x: Tensor,
-}
-
-impl Backward for Gelu {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let d_x = match d_y.dtype() {
-            DType::F32 => zip::<f32>(&self.x, &d_y, |x, d_y| d_y * gelu_slope(x))?,
-            DType::F64 => zip::<f64>(&self.x, &d_y, |x, d_y| d_y * gelu_slope(x))?,
-            dtype => return Err(unsupported("gelu", dtype)),
-        };
-        Ok(vec![Some(d_x)])
-    }
+fn backward(x: &Tensor, d_y: &Tensor) -> Result<Tensor> {
+    dispatch(
+        "gelu",
+        &[x, d_y],
+        || zip::<f32>(x, d_y, |x, d_y| d_y * gelu_slope(x)),
+        || zip::<f64>(x, d_y, |x, d_y| d_y * gelu_slope(x)),
+        |gpu| elementwise(gpu, "gelu_backward", &[x, d_y]),
+    )
 }
 
 #[inline(always)]

@@ -7,8 +7,8 @@
 //!            d_b = Σ over rows of d_y
 //! ```
 
-use super::matmul::{Layout, product};
-use crate::tape::{Backward, Tape, Var, only};
+use super::matmul::{Layout, product, weight_gradient};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
@@ -18,42 +18,26 @@ pub fn linear(tape: &mut Tape, x: &Var, weight: &Var, bias: Option<&Var>) -> Res
     let (rows, in_features) = x.value().rows_cols();
     let flat_x = x.value().reshape(&[rows, in_features])?;
     let y = product("linear", &flat_x, weight.value(), Layout::NT)?; // [rows, O]
-    let y = y.reshape(&[&x.shape()[..x.shape().len() - 1], &weight.shape()[..1]].concat())?; // [.., O]
-    let y = tape.record(&[x, weight], y, || {
-        Box::new(Linear {
-            flat_x: weight.needs_gradient().then_some(flat_x),
-            x_shape: x.shape().to_vec(),
-            weight: x.needs_gradient().then(|| weight.value().clone()),
-        })
+    let x_shape = x.shape().to_vec();
+    let y = y.reshape(&[&x_shape[..x_shape.len() - 1], &weight.shape()[..1]].concat())?; // [.., O]
+    // Each operand is saved only if the other one needs a gradient.
+    let flat_x = weight.needs_gradient().then_some(flat_x);
+    let saved_weight = x.needs_gradient().then(|| weight.value().clone());
+    let y = tape.record(&[x, weight], y, move |d_y, sink| {
+        let (rows, out_features) = d_y.rows_cols();
+        let d_y = d_y.reshape(&[rows, out_features])?;
+        if let Some(weight) = saved_weight {
+            sink.add(0, product("linear", &d_y, &weight, Layout::NN)?.reshape(&x_shape)?)?; // [.., I]
+        }
+        if let Some(flat_x) = flat_x {
+            let sum = sink.take(1);
+            sink.add(1, weight_gradient("linear", &d_y, &flat_x, sum)?)?; // [O,I]
+        }
+        Ok(())
     });
     match bias {
         Some(bias) => super::add(tape, &y, bias),
         None => Ok(y),
-    }
-}
-
-/// Each operand is saved only if the other one needs a gradient.
-struct Linear {
-    /// `[rows, I]`
-    flat_x: Option<Tensor>,
-    x_shape: Vec<usize>,
-    weight: Option<Tensor>,
-}
-
-impl Backward for Linear {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let (rows, out_features) = d_y.rows_cols();
-        let d_y = d_y.reshape(&[rows, out_features])?;
-        let d_x = match self.weight {
-            Some(weight) => Some(product("linear", &d_y, &weight, Layout::NN)?.reshape(&self.x_shape)?), // [.., I]
-            None => None,
-        };
-        let d_weight = match self.flat_x {
-            Some(flat_x) => Some(product("linear", &d_y, &flat_x, Layout::TN)?), // [O,I]
-            None => None,
-        };
-        Ok(vec![d_x, d_weight])
     }
 }
 

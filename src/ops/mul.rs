@@ -6,43 +6,35 @@
 //!            d_b = d_y ∘ a
 //! ```
 
-use super::{same_shape, unsupported, zip};
-use crate::dtype::DType;
-use crate::tape::{Backward, Tape, Var, only};
+use super::{dispatch, elementwise, same_shape, zip};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// `a ∘ b`. Error: the shapes differ.
+/// `a ∘ b`. Errors: the shapes, dtypes or devices differ.
 pub fn mul(tape: &mut Tape, a: &Var, b: &Var) -> Result<Var> {
     same_shape("mul", a.value(), b.value())?;
     let y = product(a.value(), b.value())?;
-    Ok(tape.record(&[a, b], y, || {
-        Box::new(Mul {
-            a: b.needs_gradient().then(|| a.value().clone()),
-            b: a.needs_gradient().then(|| b.value().clone()),
-        })
+    // Each operand is saved only if the other one needs a gradient.
+    let a_value = b.needs_gradient().then(|| a.value().clone());
+    let b_value = a.needs_gradient().then(|| b.value().clone());
+    Ok(tape.record(&[a, b], y, move |d_y, sink| {
+        if let Some(b) = b_value {
+            sink.add(0, product(&d_y, &b)?)?;
+        }
+        if let Some(a) = a_value {
+            sink.add(1, product(&d_y, &a)?)?;
+        }
+        Ok(())
     }))
 }
 
-/// Each operand is saved only if the other one needs a gradient.
-struct Mul {
-    a: Option<Tensor>,
-    b: Option<Tensor>,
-}
-
-impl Backward for Mul {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let d_a = self.b.map(|b| product(&d_y, &b)).transpose()?;
-        let d_b = self.a.map(|a| product(&d_y, &a)).transpose()?;
-        Ok(vec![d_a, d_b])
-    }
-}
-
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    match a.dtype() {
-        DType::F32 => zip::<f32>(a, b, |a, b| a * b),
-        DType::F64 => zip::<f64>(a, b, |a, b| a * b),
-        dtype => Err(unsupported("mul", dtype)),
-    }
+    dispatch(
+        "mul",
+        &[a, b],
+        || zip::<f32>(a, b, |a, b| a * b),
+        || zip::<f64>(a, b, |a, b| a * b),
+        |gpu| elementwise(gpu, "mul_forward", &[a, b]),
+    )
 }

@@ -9,96 +9,96 @@
 //!
 //! `rms_norm_residual` gives both h = x + residual and y = rms_norm(h); then d_x = d_residual = d_h + (d_x of the norm).
 
-use super::{per_column, same_shape, unsupported};
-use crate::cpu::parallel::{par_rows, par_rows_with, sum_over_rows};
+use super::{dispatch, per_column, same_shape, sum_parts};
+use crate::cpu::parallel::{par_rows, par_rows_with, sum_over_rows, zip};
 use crate::cpu::reduce::sum_of_products;
 use crate::dtype::{DType, Float};
-use crate::tape::{Backward, Tape, Var, only};
+use crate::gpu::Gpu;
+use crate::gpu::grid::Teams;
+use crate::gpu::grid::shared::{RMS_NORM_OWN, RMS_NORM_WARP_COLS};
+use crate::launch::{Absent, Arg, F32, In, Out, int};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// RMSNorm of each row of `x` `[.., C]` with gain `[C]`.
+/// RMSNorm of each row of `x` `[.., C]` with gain `[C]`. Errors: shapes, dtypes or devices that do not fit.
 pub fn rms_norm(tape: &mut Tape, x: &Var, gain: &Var, eps: f64) -> Result<Var> {
     per_column("rms_norm", "gain", x.value(), gain.value())?;
-    let (y, rstd) = forward(x.value(), gain.value(), eps)?;
-    Ok(tape.record(&[x, gain], y, || Box::new(RmsNorm { x: x.value().clone(), gain: gain.value().clone(), rstd })))
+    let (x_value, gain_value) = (x.value().clone(), gain.value().clone());
+    let (y, rstd) = forward(&x_value, &gain_value, eps)?;
+    Ok(tape.record(&[x, gain], y, move |d_y, sink| {
+        let (d_x, d_gain) = backward(&x_value, &gain_value, &rstd, &d_y, None, sink.needs(1))?;
+        sink.add(0, d_x)?;
+        d_gain.map_or(Ok(()), |d_gain| sink.add(1, d_gain))
+    }))
 }
 
-/// h = `x` + `residual` and y = RMSNorm(h), in one pass: the second half of a Pre-LN block's first sum.
+/// h = `x` + `residual` and y = RMSNorm(h), in one pass: the second half of a Pre-LN block's first sum. Errors: shapes,
+/// dtypes or devices that do not fit.
 pub fn rms_norm_residual(tape: &mut Tape, x: &Var, residual: &Var, gain: &Var, eps: f64) -> Result<(Var, Var)> {
     same_shape("rms_norm", x.value(), residual.value())?;
     per_column("rms_norm", "gain", x.value(), gain.value())?;
-    let h = super::add::forward(x.value(), residual.value())?;
-    let (y, rstd) = forward(&h, gain.value(), eps)?;
-    let norm = RmsNorm { x: h.clone(), gain: gain.value().clone(), rstd };
-    let mut outputs = tape.record_many(&[x, residual, gain], vec![h, y], || Box::new(RmsNormResidual { norm }));
+    let gain_value = gain.value().clone();
+    let (h, y, rstd) = forward_residual(x.value(), residual.value(), &gain_value, eps)?;
+    let saved_h = h.clone();
+    let mut outputs = tape.record_many(&[x, residual, gain], vec![h, y], move |mut d_outputs, sink| {
+        let (d_y, d_h) = (d_outputs.pop().flatten(), d_outputs.pop().flatten());
+        let (d_h, d_gain) = match d_y {
+            Some(d_y) => {
+                let (d_h, d_gain) = backward(&saved_h, &gain_value, &rstd, &d_y, d_h, sink.needs(2))?;
+                (Some(d_h), d_gain)
+            }
+            None => (d_h, None),
+        };
+        if let Some(d_h) = d_h {
+            sink.add(0, d_h.clone())?;
+            sink.add(1, d_h)?;
+        }
+        d_gain.map_or(Ok(()), |d_gain| sink.add(2, d_gain))
+    });
     let y = outputs.pop().expect("two outputs");
     let h = outputs.pop().expect("two outputs");
     Ok((h, y))
 }
 
-struct RmsNorm {
-    x: Tensor,
-    gain: Tensor,
-    /// `[rows]`
-    rstd: Tensor,
-}
-
-impl Backward for RmsNorm {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let d_gain = if needs[1] { Some(backward_gain(&self.x, &self.rstd, &d_y)?) } else { None };
-        Ok(vec![Some(backward_x(&self.x, &self.gain, &self.rstd, &d_y)?), d_gain])
-    }
-}
-
-struct RmsNormResidual {
-    /// The norm of h.
-    norm: RmsNorm,
-}
-
-impl Backward for RmsNormResidual {
-    fn backward(self: Box<Self>, mut d_outputs: Vec<Option<Tensor>>, needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let RmsNorm { x: h, gain, rstd } = self.norm;
-        let d_y = d_outputs.pop().flatten();
-        let mut d_h = d_outputs.pop().flatten();
-        let mut d_gain = None;
-        if let Some(d_y) = d_y {
-            if needs[2] {
-                d_gain = Some(backward_gain(&h, &rstd, &d_y)?);
-            }
-            let through_norm = backward_x(&h, &gain, &rstd, &d_y)?;
-            match &mut d_h {
-                Some(d_h) => d_h.accumulate(&through_norm)?,
-                None => d_h = Some(through_norm),
-            }
-        }
-        Ok(vec![d_h.clone(), d_h, d_gain])
-    }
-}
-
+/// y and rstd.
 fn forward(x: &Tensor, gain: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
-    match x.dtype() {
-        DType::F32 => reference::<f32>(x, gain, eps),
-        DType::F64 => reference::<f64>(x, gain, eps),
-        dtype => Err(unsupported("rms_norm", dtype)),
-    }
+    dispatch(
+        "rms_norm",
+        &[x, gain],
+        || reference::<f32>(x, gain, eps),
+        || reference::<f64>(x, gain, eps),
+        |gpu| launch(gpu, x, None, gain, eps).map(|(_, y, rstd)| (y, rstd)),
+    )
 }
 
-fn backward_x(x: &Tensor, gain: &Tensor, rstd: &Tensor, d_y: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F32 => backward_x_reference::<f32>(x, gain, rstd, d_y),
-        DType::F64 => backward_x_reference::<f64>(x, gain, rstd, d_y),
-        dtype => Err(unsupported("rms_norm", dtype)),
+/// h, y and rstd.
+fn forward_residual(x: &Tensor, residual: &Tensor, gain: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
+    if let Some(gpu) = x.gpu() {
+        return launch(gpu, x, Some(residual), gain, eps);
     }
+    let h = super::add::forward(x, residual)?;
+    let (y, rstd) = forward(&h, gain, eps)?;
+    Ok((h, y, rstd))
 }
 
-fn backward_gain(x: &Tensor, rstd: &Tensor, d_y: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F32 => backward_gain_reference::<f32>(x, rstd, d_y),
-        DType::F64 => backward_gain_reference::<f64>(x, rstd, d_y),
-        dtype => Err(unsupported("rms_norm", dtype)),
-    }
+/// d_x, with the gradient `d_h` that reaches x past the norm, and, where it is wanted, d_gain (f32 on a card).
+fn backward(
+    x: &Tensor,
+    gain: &Tensor,
+    rstd: &Tensor,
+    d_y: &Tensor,
+    d_h: Option<Tensor>,
+    wants_gain: bool,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let past = d_h.as_ref();
+    dispatch(
+        "rms_norm",
+        &[x, gain, d_y],
+        || backward_reference::<f32>(x, gain, rstd, d_y, past, wants_gain),
+        || backward_reference::<f64>(x, gain, rstd, d_y, past, wants_gain),
+        |gpu| launch_backward(gpu, x, gain, rstd, d_y, past, wants_gain),
+    )
 }
 
 fn reference<F: Float>(x: &Tensor, gain: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
@@ -116,7 +116,14 @@ fn reference<F: Float>(x: &Tensor, gain: &Tensor, eps: f64) -> Result<(Tensor, T
     Ok((Tensor::from_vec(y, x.shape())?, Tensor::from_vec(rstd, &[rows])?))
 }
 
-fn backward_x_reference<F: Float>(x: &Tensor, gain: &Tensor, rstd: &Tensor, d_y: &Tensor) -> Result<Tensor> {
+fn backward_reference<F: Float>(
+    x: &Tensor,
+    gain: &Tensor,
+    rstd: &Tensor,
+    d_y: &Tensor,
+    d_h: Option<&Tensor>,
+    wants_gain: bool,
+) -> Result<(Tensor, Option<Tensor>)> {
     let (rows, cols) = x.rows_cols();
     let (x_data, gain, rstd, d_y) =
         (x.as_slice::<F>()?, gain.as_slice::<F>()?, rstd.as_slice::<F>()?, d_y.as_slice::<F>()?);
@@ -127,19 +134,18 @@ fn backward_x_reference<F: Float>(x: &Tensor, gain: &Tensor, rstd: &Tensor, d_y:
         #[inline(always)]
         |i, d_x| normalize_row_backward(&x_data[i * cols..][..cols], gain, rstd[i], &d_y[i * cols..][..cols], d_x),
     );
-    Tensor::from_vec(d_x, x.shape())
-}
-
-fn backward_gain_reference<F: Float>(x: &Tensor, rstd: &Tensor, d_y: &Tensor) -> Result<Tensor> {
-    let (rows, cols) = x.rows_cols();
-    let (x, rstd, d_y) = (x.as_slice::<F>()?, rstd.as_slice::<F>()?, d_y.as_slice::<F>()?);
-    let d_gain = sum_over_rows(
-        rows,
-        cols,
-        #[inline(always)]
-        |i, sum| gain_row_backward(&x[i * cols..][..cols], rstd[i], &d_y[i * cols..][..cols], sum),
-    );
-    Tensor::from_vec(d_gain, &[cols])
+    if let Some(d_h) = d_h {
+        d_x = zip(&d_x, d_h.as_slice()?, |d_x, d_h| d_h + d_x);
+    }
+    let d_gain = wants_gain.then(|| {
+        sum_over_rows(
+            rows,
+            cols,
+            #[inline(always)]
+            |i, sum| gain_row_backward(&x_data[i * cols..][..cols], rstd[i], &d_y[i * cols..][..cols], sum),
+        )
+    });
+    Ok((Tensor::from_vec(d_x, x.shape())?, d_gain.map(|d_gain| Tensor::from_vec(d_gain, &[cols])).transpose()?))
 }
 
 /// y = r x ∘ g for one row; returns r.
@@ -171,4 +177,47 @@ pub(super) fn gain_row_backward<F: Float>(x: &[F], rstd: F, d_y: &[F], d_gain: &
     for (d_gain, (&x, &d_y)) in d_gain.iter_mut().zip(x.iter().zip(d_y)) {
         *d_gain += rstd * x * d_y;
     }
+}
+
+fn teams(x: &Tensor) -> Teams {
+    let (rows, cols) = x.rows_cols();
+    Teams::new(rows, cols, x.dtype().size(), RMS_NORM_WARP_COLS)
+}
+
+/// h (x itself without a residual), y and rstd.
+fn launch(
+    gpu: &Gpu,
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    gain: &Tensor,
+    eps: f64,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    let (rows, cols) = x.rows_cols();
+    let y = Tensor::empty(x.shape(), x.dtype(), gpu)?;
+    let rstd = Tensor::empty(&[rows], DType::F32, gpu)?;
+    let h = residual.map(|_| Tensor::empty(x.shape(), x.dtype(), gpu)).transpose()?;
+    let (sum, eps) = (h.as_ref().map_or(Absent, Out), F32(eps as f32));
+    let args = [In(x), Arg::optional(residual), In(gain), sum, Out(&y), Out(&rstd), int(rows), int(cols), eps];
+    gpu.launch("rms_norm_forward", &teams(x).grid(), &args)?;
+    Ok((h.unwrap_or_else(|| x.clone()), y, rstd))
+}
+
+fn launch_backward(
+    gpu: &Gpu,
+    x: &Tensor,
+    gain: &Tensor,
+    rstd: &Tensor,
+    d_y: &Tensor,
+    d_h: Option<&Tensor>,
+    wants_gain: bool,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let (rows, cols) = x.rows_cols();
+    let grid = teams(x).summing_grid(RMS_NORM_OWN);
+    let d_x = Tensor::empty(x.shape(), x.dtype(), gpu)?;
+    let partial = Tensor::empty(&[grid.blocks[0], cols], DType::F32, gpu)?;
+    let d_h = Arg::optional(d_h);
+    let args = [In(x), In(gain), In(rstd), In(d_y), d_h, Out(&d_x), Out(&partial), int(rows), int(cols)];
+    gpu.launch("rms_norm_backward", &grid, &args)?;
+    let d_gain = wants_gain.then(|| sum_parts(gpu, "rms_norm_gain", &partial)).transpose()?;
+    Ok((d_x, d_gain))
 }

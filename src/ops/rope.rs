@@ -10,13 +10,18 @@
 //! Pairs are neighbours (2i, 2i+1), as both documents write them. Checkpoints of Hugging Face pair i with i + D/2;
 //! `formats/rope_layout.rs` converts.
 
-use super::unsupported;
+use super::dispatch;
 use crate::cpu::parallel::par_rows;
+use crate::device::Device;
 use crate::dtype::{DType, Float};
-use crate::tape::{Backward, Tape, Var, only};
+use crate::gpu::Gpu;
+use crate::gpu::grid::shared::{ROPE_THREADS, WARP};
+use crate::gpu::grid::{Grid, in_vectors};
+use crate::launch::{F32, In, Int, Out, int};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// cos φ and sin φ for every position and pair, computed once in f64. Cloning copies a pointer.
 #[derive(Clone, Debug)]
@@ -25,6 +30,8 @@ pub struct RopeTable {
     max_seq_len: usize,
     /// (cos φ, sin φ), `[max_seq_len, D/2]`
     angles: Arc<Vec<(f64, f64)>>,
+    /// The two in f32 on the card that asked for them.
+    on_card: Arc<Mutex<Option<[Tensor; 2]>>>,
 }
 
 impl RopeTable {
@@ -39,13 +46,28 @@ impl RopeTable {
                 (angle.cos(), angle.sin())
             })
             .collect();
-        Ok(RopeTable { head_dim, max_seq_len, angles: Arc::new(angles) })
+        Ok(RopeTable { head_dim, max_seq_len, angles: Arc::new(angles), on_card: Arc::default() })
     }
 
     /// The pairs of one position.
     fn at(&self, position: usize) -> &[(f64, f64)] {
         let pairs = self.head_dim / 2;
         &self.angles[position * pairs..(position + 1) * pairs]
+    }
+
+    /// cos φ and sin φ on the card, `[max_seq_len, D/2]` each; copied at the first use. Error: out of memory.
+    pub(super) fn on(&self, gpu: &Gpu) -> Result<[Tensor; 2]> {
+        let mut on_card = self.on_card.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tables) = on_card.as_ref().filter(|[cos, _]| cos.gpu() == Some(gpu)) {
+            return Ok(tables.clone());
+        }
+        let upload = |part: fn(&(f64, f64)) -> f32| {
+            let data: Vec<f32> = self.angles.iter().map(part).collect();
+            Tensor::from_vec(data, &[self.max_seq_len, self.head_dim / 2])?.to(&Device::Gpu(gpu.clone()))
+        };
+        let tables = [upload(|&(cos, _)| cos as f32)?, upload(|&(_, sin)| sin as f32)?];
+        *on_card = Some(tables.clone());
+        Ok(tables)
     }
 
     /// Checks that `x` is `[B,T,H,D]` and that positions start .. start+T are in the table.
@@ -58,22 +80,13 @@ impl RopeTable {
     }
 }
 
-/// Rotates each head of `x` `[B,T,H,D]`; token t stands at position `start` + t.
+/// Rotates each head of `x` `[B,T,H,D]`; token t stands at position `start` + t. Errors: another shape; positions beyond the
+/// table.
 pub fn rope(tape: &mut Tape, x: &Var, table: &RopeTable, start: usize) -> Result<Var> {
     table.check("rope", x.value(), start)?;
     let y = rotate(x.value(), table, start, Direction::Forward)?;
-    Ok(tape.record(&[x], y, || Box::new(Rope { table: table.clone(), start })))
-}
-
-struct Rope {
-    table: RopeTable,
-    start: usize,
-}
-
-impl Backward for Rope {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(rotate(&only(d_outputs), &self.table, self.start, Direction::Back)?)])
-    }
+    let table = table.clone();
+    Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, rotate(&d_y, &table, start, Direction::Back)?)))
 }
 
 #[derive(Clone, Copy)]
@@ -83,11 +96,13 @@ pub(super) enum Direction {
 }
 
 fn rotate(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F32 => reference::<f32>(x, table, start, direction),
-        DType::F64 => reference::<f64>(x, table, start, direction),
-        dtype => Err(unsupported("rope", dtype)),
-    }
+    dispatch(
+        "rope",
+        &[x],
+        || reference::<f32>(x, table, start, direction),
+        || reference::<f64>(x, table, start, direction),
+        |gpu| launch(gpu, x, table, start, direction),
+    )
 }
 
 fn reference<F: Float>(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
@@ -115,4 +130,28 @@ pub(super) fn rotate_row<F: Float>(x: &mut [F], table: &RopeTable, position: usi
         pair[0] = even * cos - odd * sin;
         pair[1] = even * sin + odd * cos;
     }
+}
+
+/// For kernels on heads: 4 or 8 lanes a head, or 16 where heads are not moved 16 bytes at a time; blocks for all heads, at
+/// most `most`.
+pub(super) fn heads_grid(heads: usize, head_dim: usize, dtype: DType, most: usize) -> Grid {
+    let aligned = in_vectors(head_dim, dtype.size());
+    let lanes = if aligned { WARP * dtype.size() / 16 } else { WARP / 2 };
+    let blocks = (heads * lanes).div_ceil(ROPE_THREADS).min(most);
+    Grid::blocks(blocks, ROPE_THREADS).variant(if aligned { "" } else { "_unaligned" })
+}
+
+fn launch(gpu: &Gpu, x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
+    let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
+    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu)?);
+    let y = Tensor::empty(x.shape(), x.dtype(), gpu)?;
+    let sign = match direction {
+        Direction::Forward => F32(1.0),
+        Direction::Back => F32(-1.0),
+    };
+    let tensors = [In(x), In(&cos), In(&sin), Out(&y)];
+    // The last two: y has a slot for each token, and the first token goes to the first one.
+    let sizes = [int(heads), int(t), int(h), int(d), int(start), int(t), Int(0)];
+    gpu.launch("rope", &heads_grid(heads, d, x.dtype(), usize::MAX), &[&tensors[..], &sizes, &[sign]].concat())?;
+    Ok(y)
 }

@@ -5,32 +5,27 @@
 //! backward   d_x = c d_y
 //! ```
 
-use super::{map, unsupported};
-use crate::dtype::DType;
-use crate::tape::{Backward, Tape, Var, only};
+use super::{dispatch, map};
+use crate::gpu::{Gpu, Grid};
+use crate::launch::{F32, In, Out, int};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// `c x`.
+/// `c x`. Error: a dtype that the device does not compute in.
 pub fn scale(tape: &mut Tape, x: &Var, c: f64) -> Result<Var> {
-    let y = forward(x.value(), c)?;
-    Ok(tape.record(&[x], y, || Box::new(Scale { c })))
+    let y = scaled(x.value(), c)?;
+    Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, scaled(&d_y, c)?)))
 }
 
-struct Scale {
-    c: f64,
+/// The product on a plain tensor.
+pub(super) fn scaled(x: &Tensor, c: f64) -> Result<Tensor> {
+    dispatch("scale", &[x], || map::<f32>(x, |x| x * c as f32), || map::<f64>(x, |x| x * c), |gpu| launch(gpu, x, c))
 }
 
-impl Backward for Scale {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        Ok(vec![Some(forward(&only(d_outputs), self.c)?)])
-    }
-}
-
-fn forward(x: &Tensor, c: f64) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F32 => map::<f32>(x, |x| x * c as f32),
-        DType::F64 => map::<f64>(x, |x| x * c),
-        dtype => Err(unsupported("scale", dtype)),
-    }
+fn launch(gpu: &Gpu, x: &Tensor, c: f64) -> Result<Tensor> {
+    let y = Tensor::empty(x.shape(), x.dtype(), gpu)?;
+    let grid = Grid::elementwise(x.len(), x.dtype().size());
+    gpu.launch("scale", &grid, &[In(x), Out(&y), F32(c as f32), int(x.len())])?;
+    Ok(y)
 }

@@ -5,36 +5,33 @@
 //! backward   d_x = d_y σ(x) (1 + x (1 − σ(x)))
 //! ```
 
-use super::{map, unsupported, zip};
-use crate::dtype::{DType, Float};
-use crate::tape::{Backward, Tape, Var, only};
+use super::{dispatch, elementwise, map, zip};
+use crate::dtype::Float;
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::Result;
 
-/// `x σ(x)`, elementwise.
+/// `x σ(x)`, elementwise. Error: a dtype that the device does not compute in.
 pub fn silu(tape: &mut Tape, x: &Var) -> Result<Var> {
-    let y = match x.value().dtype() {
-        DType::F32 => map::<f32>(x.value(), silu_of)?,
-        DType::F64 => map::<f64>(x.value(), silu_of)?,
-        dtype => return Err(unsupported("silu", dtype)),
-    };
-    Ok(tape.record(&[x], y, || Box::new(Silu { x: x.value().clone() })))
+    let x_value = x.value().clone();
+    let y = dispatch(
+        "silu",
+        &[&x_value],
+        || map::<f32>(&x_value, silu_of),
+        || map::<f64>(&x_value, silu_of),
+        |gpu| elementwise(gpu, "silu_forward", &[&x_value]),
+    )?;
+    Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, backward(&x_value, &d_y)?)))
 }
 
-struct Silu {
-    x: Tensor,
-}
-
-impl Backward for Silu {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let d_x = match d_y.dtype() {
-            DType::F32 => zip::<f32>(&self.x, &d_y, |x, d_y| d_y * silu_slope(x))?,
-            DType::F64 => zip::<f64>(&self.x, &d_y, |x, d_y| d_y * silu_slope(x))?,
-            dtype => return Err(unsupported("silu", dtype)),
-        };
-        Ok(vec![Some(d_x)])
-    }
+fn backward(x: &Tensor, d_y: &Tensor) -> Result<Tensor> {
+    dispatch(
+        "silu",
+        &[x, d_y],
+        || zip::<f32>(x, d_y, |x, d_y| d_y * silu_slope(x)),
+        || zip::<f64>(x, d_y, |x, d_y| d_y * silu_slope(x)),
+        |gpu| elementwise(gpu, "silu_backward", &[x, d_y]),
+    )
 }
 
 #[inline(always)]

@@ -7,41 +7,41 @@
 //!
 //! A row of −∞ only, one with nothing to attend to, gives zeros.
 
-use super::unsupported;
+use super::dispatch;
 use crate::cpu::parallel::par_rows;
 use crate::cpu::reduce::{max_of, sum_of, sum_of_products};
-use crate::dtype::{DType, Float};
-use crate::tape::{Backward, Tape, Var, only};
+use crate::dtype::Float;
+use crate::gpu::Gpu;
+use crate::gpu::grid::{Teams, shared::SOFTMAX_WARP_COLS};
+use crate::launch::{Arg, In, Out, int};
+use crate::tape::{Tape, Var};
 use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
-/// Softmax of each row of `x` `[.., C]`.
+/// Softmax of each row of `x` `[.., C]`. Errors: C = 0; a dtype that the device does not compute in.
 pub fn softmax(tape: &mut Tape, x: &Var) -> Result<Var> {
     let cols = x.value().rows_cols().1;
     ensure!(cols > 0, "softmax: found shape {:?}, expected a last dimension of at least 1", x.shape());
-    let y = match x.value().dtype() {
-        DType::F32 => reference::<f32>(x.value())?,
-        DType::F64 => reference::<f64>(x.value())?,
-        dtype => return Err(unsupported("softmax", dtype)),
-    };
+    let x_value = x.value();
+    let y = dispatch(
+        "softmax",
+        &[x_value],
+        || reference::<f32>(x_value),
+        || reference::<f64>(x_value),
+        |gpu| launch(gpu, "softmax_forward", &[x_value]),
+    )?;
     let saved = y.clone();
-    Ok(tape.record(&[x], y, || Box::new(Softmax { y: saved })))
+    Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, backward(&saved, &d_y)?)))
 }
 
-struct Softmax {
-    y: Tensor,
-}
-
-impl Backward for Softmax {
-    fn backward(self: Box<Self>, d_outputs: Vec<Option<Tensor>>, _needs: &[bool]) -> Result<Vec<Option<Tensor>>> {
-        let d_y = only(d_outputs);
-        let d_x = match d_y.dtype() {
-            DType::F32 => backward_reference::<f32>(&self.y, &d_y)?,
-            DType::F64 => backward_reference::<f64>(&self.y, &d_y)?,
-            dtype => return Err(unsupported("softmax", dtype)),
-        };
-        Ok(vec![Some(d_x)])
-    }
+fn backward(y: &Tensor, d_y: &Tensor) -> Result<Tensor> {
+    dispatch(
+        "softmax",
+        &[y, d_y],
+        || backward_reference::<f32>(y, d_y),
+        || backward_reference::<f64>(y, d_y),
+        |gpu| launch(gpu, "softmax_backward", &[y, d_y]),
+    )
 }
 
 fn reference<F: Float>(x: &Tensor) -> Result<Tensor> {
@@ -85,4 +85,14 @@ fn backward_reference<F: Float>(y: &Tensor, d_y: &Tensor) -> Result<Tensor> {
         }
     });
     Tensor::from_vec(d_x, y.shape())
+}
+
+/// Either pass: rows in, rows out.
+fn launch(gpu: &Gpu, kernel: &str, inputs: &[&Tensor]) -> Result<Tensor> {
+    let (rows, cols) = inputs[0].rows_cols();
+    let y = Tensor::empty(inputs[0].shape(), inputs[0].dtype(), gpu)?;
+    let grid = Teams::new(rows, cols, y.dtype().size(), SOFTMAX_WARP_COLS).grid();
+    let args: Vec<Arg> = inputs.iter().copied().map(In).chain([Out(&y), int(rows), int(cols)]).collect();
+    gpu.launch(kernel, &grid, &args)?;
+    Ok(y)
 }

@@ -4,6 +4,7 @@
 //! `trainer_state.json` the step, the recipe and where the data came from.
 
 use super::{Recipe, Trainer};
+use crate::device::Device;
 use crate::formats::safetensors::TensorFile;
 use crate::formats::{model_dir, rope_layout, safetensors, write_json};
 use crate::nn::Module;
@@ -41,7 +42,7 @@ pub struct Source {
 /// Error: a weight that is not finite, and nothing is written then; a file that cannot be written.
 pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Source, finished: bool) -> Result<()> {
     for parameter in trainer.model.parameters() {
-        let finite = parameter.value.to_f64_vec().iter().all(|w| w.is_finite());
+        let finite = parameter.value.to_f64_vec()?.iter().all(|w| w.is_finite());
         ensure!(
             finite,
             "{}: found NaN or infinity in {}, expected finite weights to save",
@@ -53,7 +54,10 @@ pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Sourc
     let mut tensors = vec![];
     for (name, moments) in &trainer.optimizer.moments {
         for (kind, moment) in [("exp_avg", &moments.m), ("exp_avg_sq", &moments.v)] {
-            tensors.push((format!("{kind}.{name}"), rope_layout::to_file(&trainer.model.config, name, moment)?));
+            tensors.push((
+                format!("{kind}.{name}"),
+                rope_layout::to_file(&trainer.model.config, name, &moment.to(&Device::Cpu)?)?,
+            ));
         }
     }
     let step = trainer.optimizer.step.to_string();
@@ -99,7 +103,7 @@ pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Resul
                 "{}: {key}: found {found:?}, expected {expected:?}",
                 path.display()
             );
-            rope_layout::from_file(&config, name, &tensor)
+            rope_layout::from_file(&config, name, &tensor)?.to(&parameter.value.device())
         };
         let moments = Moments { m: moment("exp_avg")?, v: moment("exp_avg_sq")? };
         trainer.optimizer.moments.insert(name.clone(), moments);

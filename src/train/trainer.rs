@@ -6,6 +6,7 @@ use crate::data::{TokenRow, Tokens};
 use crate::nn::{Module, Transformer};
 use crate::optim::{AdamW, clip_grad_norm};
 use crate::tape::Tape;
+use crate::tensor::Tensor;
 use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -23,7 +24,7 @@ pub struct Trainer {
     pub step: usize,
 }
 
-/// What a step did.
+/// What a step did, in numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport {
     /// Counted from 1.
@@ -33,6 +34,34 @@ pub struct StepReport {
     pub lr: f64,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
+}
+
+/// A step that was given to the device; its numbers may not be there yet.
+pub struct Submitted {
+    step: usize,
+    loss: Tensor,
+    lr: f64,
+    grad_norm: Tensor,
+}
+
+impl Submitted {
+    /// Waits for the step. Errors: a loss or gradient norm that is not finite, with the step, which then changed no weight;
+    /// what went wrong on the device.
+    pub fn report(&self) -> Result<StepReport> {
+        let &Submitted { step, lr, .. } = self;
+        let (loss, grad_norm) = (self.loss.item()?, self.grad_norm.item()?);
+        check_loss(step, loss)?;
+        ensure!(
+            grad_norm.is_finite(),
+            "step {step}: found gradient norm {grad_norm}, expected a finite number; the step was left out; try a lower --lr"
+        );
+        Ok(StepReport { step, loss, lr, grad_norm })
+    }
+}
+
+fn check_loss(step: usize, loss: f64) -> Result<()> {
+    ensure!(loss.is_finite(), "step {step}: found loss {loss}, expected a finite number; try a lower --lr");
+    Ok(())
 }
 
 impl Trainer {
@@ -53,27 +82,32 @@ impl Trainer {
         random_batch(&self.train, self.recipe.batch_size, self.recipe.seq_len, &mut rng)
     }
 
-    /// Forward, backward, clip, update.
-    ///
-    /// Error: a loss or gradient that is not finite, with the step; weights, moments and step counter are then unchanged.
+    /// [`Trainer::submit_step`], and its numbers: waits for the device. Errors: as there; a loss or norm that is not finite.
     pub fn train_step(&mut self) -> Result<StepReport> {
+        self.submit_step()?.report()
+    }
+
+    /// Forward, backward, clip, update. On a card nothing waits for the device: loss and norm are read when somebody asks,
+    /// and a norm that is not finite leaves the update out.
+    ///
+    /// Error: on the CPU, a loss or gradient that is not finite, with the step; weights, moments and step counter are then
+    /// unchanged.
+    pub fn submit_step(&mut self) -> Result<Submitted> {
         let step = self.step + 1;
         let batch = self.batch(step)?;
         let mut tape = Tape::new();
         let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
-        let loss_value = loss.value().item()?;
-        ensure!(
-            loss_value.is_finite(),
-            "step {step}: found loss {loss_value}, expected a finite number; try a lower --lr"
-        );
-        let mut gradients = tape.backward(&loss)?;
-        drop(loss);
-        let grad_norm = clip_grad_norm(&mut gradients, &self.model.parameters(), self.recipe.clip)
+        let loss_value = loss.value().clone();
+        if loss_value.gpu().is_none() {
+            check_loss(step, loss_value.item()?)?;
+        }
+        let gradients = tape.backward(&loss)?;
+        let clipped = clip_grad_norm(&gradients, &self.model.parameters(), self.recipe.clip)
             .with_context(|| format!("step {step}"))?;
         let lr = self.recipe.schedule().at(step);
-        self.optimizer.step(self.model.parameters_mut(), &gradients, lr)?;
+        self.optimizer.step(self.model.parameters_mut(), &gradients, &clipped.scale, lr)?;
         self.step = step;
-        Ok(StepReport { step, loss: loss_value, lr, grad_norm })
+        Ok(Submitted { step, loss: loss_value, lr, grad_norm: clipped.norm })
     }
 
     /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop.

@@ -26,7 +26,7 @@ pub fn random(shape: &[usize], seed: u64) -> Tensor {
 }
 
 pub fn close(found: &Tensor, expected: &[f64], tolerance: f64) {
-    let found = found.to_f64_vec();
+    let found = found.to_f64_vec().unwrap();
     assert_eq!(found.len(), expected.len());
     for (f, e) in found.iter().zip(expected) {
         assert!((f - e).abs() <= tolerance, "found {found:?}, expected {expected:?}");

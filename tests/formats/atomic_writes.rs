@@ -71,7 +71,7 @@ fn killed_save_leaves_a_complete_file() {
         child.kill().unwrap();
         child.wait().unwrap();
         let file = safetensors::read(&path).unwrap();
-        let values = file.tensors["a"].to_f64_vec();
+        let values = file.tensors["a"].to_f64_vec().unwrap();
         assert!(values.iter().all(|v| *v == values[0]), "round {round}");
     }
     atomic::clean(dir.path()).unwrap();

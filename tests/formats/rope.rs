@@ -7,7 +7,7 @@ fn config(n_head: usize, n_kv_head: usize, head_dim: usize) -> ModelConfig {
 }
 
 fn rows(config: &ModelConfig, name: &str, shape: &[usize]) -> Vec<f64> {
-    rope_layout::to_file(config, name, &iota(shape)).unwrap().to_f64_vec()
+    rope_layout::to_file(config, name, &iota(shape)).unwrap().to_f64_vec().unwrap()
 }
 
 const Q: &str = "model.layers.0.self_attn.q_proj.weight";
@@ -46,12 +46,12 @@ fn rotating_halves_in_the_file_is_rotating_neighbours_here() {
     }
     // What a file calls [1,2,3,4], pairs (0,2) and (1,3), is [1,3,2,4] here; the result goes back the same way.
     let head = config(1, 1, 4);
-    let here = rope_layout::from_file(&head, Q, &iota(&[4, 1])).unwrap().to_f64_vec();
+    let here = rope_layout::from_file(&head, Q, &iota(&[4, 1])).unwrap().to_f64_vec().unwrap();
     assert_eq!(here, [0., 2., 1., 3.]);
     let here: Vec<f64> = here.iter().map(|&row| x[row as usize]).collect();
     let ((a, b), (c, d)) = (rotate(here[0], here[1], 1.0), rotate(here[2], here[3], 0.01));
     let rotated = Tensor::from_vec(vec![a, b, c, d], &[4, 1]).unwrap();
-    let halves = rope_layout::to_file(&head, Q, &rotated).unwrap().to_f64_vec();
+    let halves = rope_layout::to_file(&head, Q, &rotated).unwrap().to_f64_vec().unwrap();
     for (found, expected) in halves.iter().zip([-1.984111, 1.959901, 2.462378, 4.019800]) {
         assert!((found - expected).abs() < 1e-6, "{halves:?}");
     }
@@ -63,7 +63,7 @@ fn every_float_goes_and_comes_back() {
     for dtype in [DType::F32, DType::F64, DType::Bf16] {
         let tensor = iota(&[30, 3]).to_dtype(dtype).unwrap();
         let back = rope_layout::from_file(&config, Q, &rope_layout::to_file(&config, Q, &tensor).unwrap()).unwrap();
-        assert_eq!((back.dtype(), back.to_f64_vec()), (dtype, tensor.to_f64_vec()));
+        assert_eq!((back.dtype(), back.to_f64_vec().unwrap()), (dtype, tensor.to_f64_vec().unwrap()));
     }
     assert_says(rope_layout::to_file(&config, Q, &iota(&[20, 3])), &[Q, "[20, 3]", "30 rows"]);
     assert_says(rope_layout::to_file(&config, Q, &Tensor::zeros(&[30, 3], DType::U32)), &["u32"]);

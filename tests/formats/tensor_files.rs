@@ -44,7 +44,7 @@ fn every_dtype_comes_back_bit_for_bit() {
     for (name, tensor) in &tensors {
         let found = &back.tensors[name];
         assert_eq!((found.shape(), found.dtype()), (tensor.shape(), tensor.dtype()), "{name}");
-        let bits = |t: &Tensor| t.to_f64_vec().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let bits = |t: &Tensor| t.to_f64_vec().unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(found), bits(tensor), "{name}");
     }
     let bytes = fs::read(&path).unwrap();

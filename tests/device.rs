@@ -1,0 +1,44 @@
+//! Every operator on a card, in f32 and bf16, forward and backward, against f64 on the CPU. `HANDGRAD_TEST_DEVICE` names the
+//! device: the emulator unless it says `cuda` or `cuda:N`.
+#![cfg(feature = "cuda")]
+
+use handgrad::ops::cases::{Use, cases};
+use handgrad::ops::check::check;
+use handgrad::{DType, Device};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+fn device() -> Device {
+    Device::open(&std::env::var("HANDGRAD_TEST_DEVICE").unwrap_or("emulator".to_string())).unwrap()
+}
+
+fn check_all(dtype: DType) {
+    let (device, seed) = (device(), rand::random());
+    println!("seed {seed}");
+    let mut failures = vec![];
+    for case in cases().iter().filter(|case| matches!(case.usage, Use::Check | Use::Forward)) {
+        if case.op == "adamw" && dtype == DType::Bf16 {
+            continue; // master weights, moments and gradients are f32
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let place = format!("{} {}", case.op, case.label);
+        match check(case, &device, dtype, &mut rng) {
+            Ok(worst) if worst.passes() => {}
+            Ok(worst) => failures.push(format!("{place}: {:.2} of what is allowed, {}", worst.share, worst.place)),
+            Err(error) => failures.push(format!("{place}: {error:#}")),
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    let pool = device.gpu().unwrap().pool().unwrap();
+    println!("{pool:?}");
+}
+
+#[test]
+fn f32_against_f64() {
+    check_all(DType::F32);
+}
+
+#[test]
+fn bf16_against_f64() {
+    check_all(DType::Bf16);
+}
