@@ -1,9 +1,9 @@
 //! The program as its user meets it: commands, exit status, messages, interruption.
 
-use std::io::Read;
+use std::io::{ErrorKind, PipeWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const TEXT: &str =
     "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.\n";
@@ -301,20 +301,80 @@ fn values_that_cannot_be_meant_are_wrong_arguments() {
     place.refuses(&[&trace[..], &["--ids", "1,2", "--targets", "1"]].concat(), &["--targets: found [1, 1]", "[1, 2]"]);
 }
 
+/// Looks again and again whether the condition holds. The time only bounds a hang: no machine is too slow for it.
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(600), "waited ten minutes for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A command at work. It is ended with the test, however the test comes out.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        Running { child: command.spawn().unwrap() }
+    }
+
+    /// Waits for a condition that the command brings about by its work, which must not end before.
+    fn wait_for(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+        wait_for(what, || {
+            let holds = condition();
+            let ended = self.child.try_wait().unwrap();
+            assert!(holds || ended.is_none(), "ended by itself ({}) before {what}", ended.unwrap());
+            holds
+        });
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the end, and does `meanwhile` again and again until then.
+    fn end(&mut self, mut meanwhile: impl FnMut()) -> ExitStatus {
+        let mut status = None;
+        wait_for("the end of the command", || {
+            meanwhile();
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Neither does anything to a command that has ended and been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pipe that nobody can read from any more.
+fn closed_pipe() -> PipeWriter {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    drop(reader);
+    // A process that another test is just starting may hold the reading end a little longer.
+    wait_for("the reading end to be closed", || {
+        writer.write(b"x").is_err_and(|error| error.kind() == ErrorKind::BrokenPipe)
+    });
+    writer
+}
+
 #[test]
 fn a_closed_pipe_is_no_error() {
     let place = Place::with_model();
-    let mut child = handgrad(&["generate", "--model", "model", "--prompt", "It was"])
-        .current_dir(place.dir.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let mut error = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    let mut generate = handgrad(&["generate", "--model", "model", "--prompt", "It was"]);
+    let output = generate.current_dir(place.dir.path()).stdout(closed_pipe()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.is_empty(), "{error}");
-    assert!(child.wait().unwrap().success());
+    assert!(output.status.success(), "{}", output.status);
 }
 
 #[test]
@@ -322,20 +382,9 @@ fn training_goes_on_when_nobody_reads_its_progress() {
     let place = Place::new();
     let args =
         ["train", "--data", "text.txt", "--out", "model", "--steps", "4", "--batch-size", "1", "--eval-batches", "1"];
-    let mut child = handgrad(&args).current_dir(place.dir.path()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stderr.take());
-    assert!(child.wait().unwrap().success());
+    let status = handgrad(&args).current_dir(place.dir.path()).stderr(closed_pipe()).status().unwrap();
+    assert!(status.success(), "{status}");
     assert!(place.path("model/model.safetensors").exists());
-}
-
-fn wait_for(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..1200 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("waited a minute for {what}");
 }
 
 fn steps_logged(metrics: &Path) -> usize {
@@ -347,6 +396,7 @@ fn steps_logged(metrics: &Path) -> usize {
 fn an_interrupt_saves_and_resume_goes_on() {
     for (signal, status) in [("INT", 130), ("TERM", 143)] {
         let place = Place::new();
+        // So many steps that no machine comes to the last one.
         let args = [
             "train",
             "--data",
@@ -354,19 +404,19 @@ fn an_interrupt_saves_and_resume_goes_on() {
             "--out",
             "model",
             "--steps",
-            "100000",
+            "1000000000",
             "--log-every",
             "1",
             "--batch-size",
             "1",
         ];
-        let child = handgrad(&args).current_dir(place.dir.path()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_for("seven steps", || steps_logged(&place.path("model/metrics.jsonl")) >= 7);
-        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
-        assert!(kill.success());
-        let output = child.wait_with_output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(status), "{error}");
+        let mut training = Running::start(handgrad(&args).current_dir(place.dir.path()).stderr(Stdio::piped()));
+        training.wait_for("seven steps", || steps_logged(&place.path("model/metrics.jsonl")) >= 7);
+        training.signal(signal);
+        let ended = training.end(|| ());
+        let mut error = String::new();
+        training.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert_eq!(ended.code(), Some(status), "{error}");
         assert!(error.contains("saved to model") && error.contains("handgrad train --resume model"), "{error}");
 
         let state = handgrad::train::state::read(&place.path("model")).unwrap();
@@ -379,22 +429,154 @@ fn an_interrupt_saves_and_resume_goes_on() {
     }
 }
 
+/// Whether SIGINT ended a command: at once, or by way of the exit status that stands for it.
+#[cfg(unix)]
+fn interrupted(status: ExitStatus) -> bool {
+    std::os::unix::process::ExitStatusExt::signal(&status) == Some(2) || status.code() == Some(130)
+}
+
 #[cfg(unix)]
 #[test]
-fn work_that_saves_nothing_ends_at_the_first_interrupt() {
+fn reading_the_input_ends_at_the_first_interrupt() {
     let place = Place::with_model();
-    std::fs::write(place.path("long.txt"), TEXT.repeat(20_000)).unwrap();
-    let commands: [&[&str]; 2] =
-        [&["gradcheck"], &["eval", "--model", "model", "--data", "long.txt", "--threads", "1"]];
-    for args in commands {
-        let mut child = handgrad(args).current_dir(place.dir.path()).stdout(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(child.try_wait().unwrap().is_none(), "{args:?} ended before it could be interrupted");
-        assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
-        let output = child.wait_with_output().unwrap();
-        let interrupted = output.status.code() == Some(130) || output.status.code().is_none();
-        assert!(interrupted, "{args:?}: {}", output.status);
-        assert!(!String::from_utf8_lossy(&output.stdout).contains("perplexity"), "{args:?} went on");
+    let encode = ["tokenizer", "encode", "--tokenizer", "model/tokenizer.json"];
+    let mut command = handgrad(&encode);
+    let command = command.current_dir(place.dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut encoding = Running::start(command);
+    let mut input = encoding.child.stdin.take().unwrap();
+    // More than any pipe holds: when all of it is written the command has begun to read. As long as the input is open
+    // the command cannot come to its end.
+    input.write_all(TEXT.repeat(40_000).as_bytes()).unwrap();
+    encoding.signal("INT");
+    let status = encoding.end(|| ());
+    assert!(interrupted(status), "{status}");
+    drop(input);
+    let mut output = vec![];
+    encoding.child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+    assert!(output.is_empty(), "{} bytes", output.len());
+}
+
+/// What Linux tells about a process and other systems do not tell in this way.
+#[cfg(target_os = "linux")]
+mod linux {
+    use super::*;
+    use handgrad::data::shard;
+    use handgrad::formats::tokenizer_json;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A standard output that is full: whoever writes to it waits until a message is taken out. Every write to it is a
+    /// message of its own.
+    struct FullOutput {
+        receiver: UnixDatagram,
+        path: PathBuf,
+    }
+
+    impl FullOutput {
+        fn new(path: PathBuf) -> FullOutput {
+            let output = FullOutput { receiver: UnixDatagram::bind(&path).unwrap(), path };
+            output.receiver.set_nonblocking(true).unwrap();
+            while output.fill() {}
+            output
+        }
+
+        fn sender(&self) -> UnixDatagram {
+            let sender = UnixDatagram::unbound().unwrap();
+            sender.connect(&self.path).unwrap();
+            sender
+        }
+
+        /// Puts an empty message in. False: there is no room for one.
+        fn fill(&self) -> bool {
+            let sender = self.sender();
+            sender.set_nonblocking(true).unwrap();
+            match sender.send(b"") {
+                Ok(_) => true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+                Err(error) => panic!("{error}"),
+            }
+        }
+
+        /// Takes the oldest message out, if there is one.
+        fn take(&self) -> Option<String> {
+            let mut bytes = [0; 4096];
+            let length = self.receiver.recv(&mut bytes).ok()?;
+            Some(String::from_utf8(bytes[..length].to_vec()).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_gradient_check_ends_at_the_first_interrupt() {
+        let place = Place::new();
+        let output = FullOutput::new(place.path("output"));
+        let mut checking = Running::start(handgrad(&["gradcheck"]).stdout(OwnedFd::from(output.sender())));
+        let mut room = false;
+        checking.wait_for("the first line", || {
+            // The room that was made and cannot be filled again has been taken by the command's first write; the next
+            // one waits, so that the command cannot come to its end.
+            let written = room && !output.fill();
+            room = !written && output.take().is_some();
+            written
+        });
+        checking.signal("INT");
+        // From here on there is room for all that a command writes which does not heed the signal.
+        let mut lines = vec![];
+        let status = checking.end(|| lines.extend(output.take()));
+        lines.extend(std::iter::from_fn(|| output.take()));
+        assert!(interrupted(status), "{status}");
+        let text = lines.concat();
+        assert!(text.starts_with("seed ") && text.lines().count() <= 2, "{text}");
+    }
+
+    /// Shards of more tokens than any machine comes to the end of. Their file takes no room: ids that are not written
+    /// are 0.
+    fn endless_shards(place: &Place) {
+        let tokenizer = tokenizer_json::read(&place.path("model/tokenizer.json")).unwrap();
+        let format = shard::Format::of(&tokenizer);
+        std::fs::create_dir(place.path("shards")).unwrap();
+        let path = shard::path(&place.path("shards"), 0);
+        shard::write(&path, format, &[0]).unwrap();
+        let count = 1_u64 << 32;
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&count.to_le_bytes(), 16).unwrap();
+        file.set_len(shard::HEADER as u64 + count * format.width as u64).unwrap();
+    }
+
+    /// Whether a process has handlers for SIGINT and SIGTERM.
+    fn listens(process: u32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        let both = 1 << (2 - 1) | 1 << (15 - 1);
+        u64::from_str_radix(caught.trim(), 16).unwrap() & both == both
+    }
+
+    /// The processor time of a process, in the system's units.
+    fn processor_time(process: u32) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        // User time is the 14th field, the second is a name in brackets.
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields.split_whitespace().nth(14 - 3).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn an_evaluation_ends_at_the_first_interrupt() {
+        let place = Place::with_model();
+        endless_shards(&place);
+        let args = ["eval", "--model", "model", "--data", "shards", "--threads", "1"];
+        let mut evaluating =
+            Running::start(handgrad(&args).current_dir(place.dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let process = evaluating.child.id();
+        evaluating.wait_for("handlers of the signals", || listens(process));
+        // Between installing its handlers and its first batch an evaluation does next to nothing.
+        let before = processor_time(process);
+        evaluating.wait_for("work on the first batches", || processor_time(process) >= before + 3);
+        evaluating.signal("INT");
+        let status = evaluating.end(|| ());
+        let mut said = String::new();
+        evaluating.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        evaluating.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!((status.code(), said.as_str()), (Some(130), ""));
     }
 }
 

@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The error as the program shows it; always one line.

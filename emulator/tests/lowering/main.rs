@@ -3,6 +3,8 @@
 mod calls;
 mod errors;
 mod forms;
+#[path = "../growth/mod.rs"]
+mod growth;
 mod interpreter;
 mod layout;
 mod registers;

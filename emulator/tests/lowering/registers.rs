@@ -10,6 +10,8 @@ use cuda_emulator::program::{
 };
 use cuda_emulator::ptx::ast::Space;
 
+use super::growth;
+
 /// SplitMix64.
 struct Random(u64);
 
@@ -222,28 +224,28 @@ fn straight_code_needs_no_more_registers_than_are_live() {
 }
 
 #[test]
-fn large_code_is_quick() {
-    let n = 20_000u32;
-    let mut random = Random(7);
-    let mut code = vec![plain(Op::ReadClock { to: Reg(0), wide: false })];
-    for to in 1..n {
-        if to % 20 == 0 {
-            let guard = Some(Guard { pred: Reg(0), negated: false });
-            // Loops of 210 instructions behind one another, and jumps that only split blocks.
-            let here = code.len() as u32;
-            let target = if random.chance(20) { here / 210 * 210 } else { here + 1 };
-            code.push(Instruction { guard, op: Op::Branch { target }, line: 0 });
+fn large_code_takes_linear_time() {
+    let large = |n: usize| {
+        let mut random = Random(7);
+        let mut code = vec![plain(Op::ReadClock { to: Reg(0), wide: false })];
+        for to in 1..n as u32 {
+            if to % 20 == 0 {
+                let guard = Some(Guard { pred: Reg(0), negated: false });
+                // Loops of 210 instructions behind one another, and jumps that only split blocks.
+                let here = code.len() as u32;
+                let target = if random.chance(20) { here / 210 * 210 } else { here + 1 };
+                code.push(Instruction { guard, op: Op::Branch { target }, line: 0 });
+            }
+            let from = Reg(to - 1 - random.below(60.min(to) as u64) as u32);
+            code.push(plain(load(vec![Reg(to)], false, from, false)));
         }
-        let from = Reg(to - 1 - random.below(60.min(to) as u64) as u32);
-        code.push(plain(load(vec![Reg(to)], false, from, false)));
-    }
-    code.push(plain(Op::Exit));
-    let begin = Instant::now();
-    let packed = allocate(&mut code, Files { r32: n, r64: 0, pred: 1 }, &[]).expect("valid");
-    let taken = begin.elapsed();
-    println!("{} instructions in {taken:?}, {} registers", code.len(), packed.registers.r32);
-    assert!(taken.as_secs_f64() < 1.0, "{taken:?}");
+        code.push(plain(Op::Exit));
+        (code, Files { r32: n as u32, r64: 0, pred: 1 })
+    };
+    let allocated = |(mut code, files): (Vec<Instruction>, Files)| allocate(&mut code, files, &[]).expect("valid");
+    let packed = allocated(large(20_000));
     assert!(packed.registers.r32 < 400, "{} registers", packed.registers.r32);
+    growth::assert_linear(20_000, large, allocated);
 }
 
 #[test]

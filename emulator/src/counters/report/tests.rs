@@ -195,9 +195,14 @@ fn the_file_is_written_whole_and_again() {
         assert_eq!(read, report.json());
     }
     report.record(&launch(&kernel, 6), &outcome());
-    report.save_if_due().unwrap();
-    let read: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    assert_eq!(read["kernels"][0]["launches"], 2, "it was written a moment ago");
+    // However long this test takes, the last writing is not yet an interval ago, and then it is.
+    let begin = Instant::now();
+    for (saved, launches) in [(begin + 1000 * INTERVAL, 2), (begin - INTERVAL, 3)] {
+        report.saved = Some(saved);
+        report.save_if_due().unwrap();
+        let read: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(read["kernels"][0]["launches"], launches);
+    }
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no temporary file stays");
     fs::remove_dir_all(&folder).unwrap();
     assert!(report.save().is_err(), "the folder is gone");
