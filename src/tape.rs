@@ -281,6 +281,10 @@ impl Gradients {
         self.by_name.get(name)
     }
 
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Tensor> {
+        self.by_name.get_mut(name)
+    }
+
     /// Takes the gradient of a leaf out.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)

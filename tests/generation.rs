@@ -3,9 +3,10 @@
 use handgrad::generate::{Request, Sampler, Stop, generate};
 use handgrad::nn::config::{FeedForwardKind, NormKind, NormPosition, Positions};
 use handgrad::nn::{KvCache, ModelConfig, Module, Transformer};
-use handgrad::{DType, Tape, Tensor};
+use handgrad::{DType, Device, Tape, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::slice::from_mut;
 
 /// Every row of chapter 8's table, older and newer, and their extremes.
 fn models() -> Vec<Transformer> {
@@ -57,10 +58,10 @@ fn logits(model: &Transformer, tokens: &[u32], pieces: &[usize]) -> Vec<f64> {
     if pieces.is_empty() {
         return model.forward(&mut tape, &ids(tokens)).unwrap().value().to_f64_vec().unwrap();
     }
-    let mut cache = KvCache::new(&model.config, 1, tokens.len(), model.dtype());
+    let mut cache = KvCache::new(&model.config, 1, tokens.len(), model.dtype(), &Device::Cpu).unwrap();
     let (mut all, mut rest) = (vec![], tokens);
     for &piece in pieces {
-        let hidden = model.hidden(&mut tape, &ids(&rest[..piece]), Some(&mut cache)).unwrap();
+        let hidden = model.hidden(&mut tape, &ids(&rest[..piece]), from_mut(&mut cache)).unwrap();
         all.extend(model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec().unwrap());
         rest = &rest[piece..];
     }
@@ -175,28 +176,28 @@ fn impossible_requests_are_refused_before_any_work() {
 fn too_many_positions_and_a_cache_in_training_are_refused() {
     let model = models().remove(0);
     let config = &model.config;
-    let mut cache = KvCache::new(config, 1, 30, DType::F32);
-    model.hidden(&mut Tape::inference(), &ids(&[1; 15]), Some(&mut cache)).unwrap();
-    let error = model.hidden(&mut Tape::inference(), &ids(&[1; 6]), Some(&mut cache)).unwrap_err().to_string();
+    let mut cache = KvCache::new(config, 1, 30, DType::F32, &Device::Cpu).unwrap();
+    model.hidden(&mut Tape::inference(), &ids(&[1; 15]), from_mut(&mut cache)).unwrap();
+    let error = model.hidden(&mut Tape::inference(), &ids(&[1; 6]), from_mut(&mut cache)).unwrap_err().to_string();
     assert!(error.contains("15 cached") && error.contains("6 new") && error.contains("20"), "{error}");
     assert_eq!(cache.len(), 15);
 
     let error = model.forward(&mut Tape::new(), &ids(&[1; 21])).unwrap_err().to_string();
     assert!(error.contains("21 new"), "{error}");
 
-    let mut small = KvCache::new(config, 1, 4, DType::F32);
-    let error = model.hidden(&mut Tape::inference(), &ids(&[1; 5]), Some(&mut small)).unwrap_err().to_string();
+    let mut small = KvCache::new(config, 1, 4, DType::F32, &Device::Cpu).unwrap();
+    let error = model.hidden(&mut Tape::inference(), &ids(&[1; 5]), from_mut(&mut small)).unwrap_err().to_string();
     assert!(error.contains("at most 4"), "{error}");
 
-    let mut cache = KvCache::new(config, 1, 8, DType::F32);
-    let error = model.hidden(&mut Tape::new(), &ids(&[1; 3]), Some(&mut cache)).unwrap_err().to_string();
+    let mut cache = KvCache::new(config, 1, 8, DType::F32, &Device::Cpu).unwrap();
+    let error = model.hidden(&mut Tape::new(), &ids(&[1; 3]), from_mut(&mut cache)).unwrap_err().to_string();
     assert!(error.contains("KV cache on a recording tape"), "{error}");
 }
 
 #[test]
 fn the_cache_holds_kv_heads_only() {
     let config = ModelConfig::chapter8(65);
-    let cache = KvCache::new(&config, 3, 64, DType::F32);
+    let cache = KvCache::new(&config, 3, 64, DType::F32, &Device::Cpu).unwrap();
     assert_eq!(cache.bytes(), 2 * 3 * 4 * 2 * 64 * 32 * 4); // k and v · B · L · Hkv · T · D · bytes
     assert_eq!(handgrad::nn::cost::kv_cache_bytes(&config, 64, 4) * 3, cache.bytes());
 }
@@ -206,9 +207,9 @@ fn a_batch_computes_what_its_rows_compute() {
     let model = models().remove(0);
     let rows: Vec<Vec<u32>> = (0..3).map(|n| random_ids(6, 19, n)).collect();
     let batch = Tensor::from_vec(rows.concat(), &[3, 6]).unwrap();
-    let mut cache = KvCache::new(&model.config, 3, 10, DType::F32);
+    let mut cache = KvCache::new(&model.config, 3, 10, DType::F32, &Device::Cpu).unwrap();
     let mut tape = Tape::inference();
-    let hidden = model.hidden(&mut tape, &batch, Some(&mut cache)).unwrap();
+    let hidden = model.hidden(&mut tape, &batch, from_mut(&mut cache)).unwrap();
     let found = model.logits(&mut tape, &hidden).unwrap().value().to_f64_vec().unwrap();
     let expected: Vec<f64> = rows.iter().flat_map(|row| logits(&model, row, &[])).collect();
     for (found, expected) in found.iter().zip(&expected) {

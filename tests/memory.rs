@@ -4,7 +4,6 @@
 
 use handgrad::nn::{ModelConfig, Transformer};
 use handgrad::ops;
-use handgrad::tape::{Backward, only};
 use handgrad::{DType, Tape, Tensor, Var};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,15 +39,11 @@ fn live() -> usize {
 
 /// The identity, whose backward notes how many bytes live when the walk passes it.
 fn probe(tape: &mut Tape, x: &Var, notes: &Arc<Mutex<Vec<usize>>>) -> Var {
-    struct Probe(Arc<Mutex<Vec<usize>>>);
-    impl Backward for Probe {
-        fn backward(self: Box<Self>, d: Vec<Option<Tensor>>, _: &[bool]) -> anyhow::Result<Vec<Option<Tensor>>> {
-            self.0.lock().unwrap().push(live());
-            Ok(vec![Some(only(d))])
-        }
-    }
     let notes = notes.clone();
-    tape.record(&[x], x.value().clone(), || Box::new(Probe(notes)))
+    tape.record(&[x], x.value().clone(), move |d_y, sink| {
+        notes.lock().unwrap().push(live());
+        sink.add(0, d_y)
+    })
 }
 
 /// Live bytes after forward and then at every block, from the last to the first.
@@ -62,7 +57,7 @@ fn live_during_backward() -> (usize, Vec<usize>) {
     let mut x = model.embed_tokens.forward(&mut tape, &ids).unwrap();
     for layer in &model.layers {
         x = probe(&mut tape, &x, &notes);
-        x = layer.forward(&mut tape, &x, None).unwrap();
+        x = layer.forward(&mut tape, &x, &mut []).unwrap();
     }
     let logits = model.logits(&mut tape, &x).unwrap();
     drop(x);

@@ -60,10 +60,10 @@ fn every_parameter_is_registered_gets_a_gradient_and_moves() {
         assert_eq!(registered, mutable);
         assert_eq!(registered.iter().collect::<HashSet<_>>().len(), registered.len(), "names are unique");
 
-        let mut gradients = tape.backward(&loss).unwrap();
-        clip_grad_norm(&mut gradients, &model.parameters(), 1.0).unwrap();
+        let gradients = tape.backward(&loss).unwrap();
+        let clipped = clip_grad_norm(&gradients, &model.parameters(), 1.0).unwrap();
         let settings = AdamWConfig { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
-        AdamW::new(settings).step(model.parameters_mut(), &gradients, 1e-2).unwrap();
+        AdamW::new(settings).step(model.parameters_mut(), &gradients, &clipped.scale, 1e-2).unwrap();
         for (old, new) in before.parameters().iter().zip(model.parameters()) {
             let gradient = gradients.get(&new.name).unwrap_or_else(|| panic!("{}: no gradient", new.name));
             let largest = gradient.to_f64_vec().unwrap().iter().fold(0.0_f64, |m, g| m.max(g.abs()));

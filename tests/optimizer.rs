@@ -28,7 +28,7 @@ fn adamw(beta1: f64, beta2: f64, weight_decay: f64) -> AdamW {
 
 fn step(optimizer: &mut AdamW, p: &mut Parameter, g: f64, lr: f64) -> f64 {
     let gradients = gradients(&[(p, &[g])]);
-    optimizer.step(vec![p], &gradients, lr).unwrap();
+    optimizer.step(vec![p], &gradients, &Tensor::scalar(1.0f64), lr).unwrap();
     p.value.item().unwrap()
 }
 
@@ -72,7 +72,7 @@ fn gains_and_biases_do_not_decay() {
     let mut matrix = parameter("matrix", &[1.0; 4], &[2, 2], DType::F32);
     let mut gain = parameter("gain", &[1.0; 2], &[2], DType::F32);
     let gradients = gradients(&[(&matrix, &[0.0; 4]), (&gain, &[0.0; 2])]);
-    adamw(0.9, 0.999, 0.1).step(vec![&mut matrix, &mut gain], &gradients, 0.1).unwrap();
+    adamw(0.9, 0.999, 0.1).step(vec![&mut matrix, &mut gain], &gradients, &Tensor::scalar(1.0f64), 0.1).unwrap();
     assert_eq!(matrix.value.as_slice::<f32>().unwrap(), [0.99; 4]);
     assert_eq!(gain.value.as_slice::<f32>().unwrap(), [1.0; 2]);
 }
@@ -96,10 +96,15 @@ fn clipped(values: &[f64], dtype: DType, max_norm: f64) -> anyhow::Result<(f64, 
     let parameters: Vec<Parameter> =
         (0..values.len()).map(|i| parameter(&i.to_string(), &[0.0], &[1], dtype)).collect();
     let list: Vec<(&Parameter, &[f64])> = parameters.iter().zip(values.chunks(1)).collect();
-    let mut gradients = gradients(&list);
+    let gradients = gradients(&list);
     let parameters: Vec<&Parameter> = parameters.iter().collect();
-    let norm = clip_grad_norm(&mut gradients, &parameters, max_norm)?;
-    Ok((norm, parameters.iter().map(|p| gradients.get(&p.name).unwrap().item().unwrap()).collect()))
+    let clipped = clip_grad_norm(&gradients, &parameters, max_norm)?;
+    let scale = clipped.scale.item()?;
+    let scaled = |p: &&Parameter| match dtype {
+        DType::F32 => f64::from(gradients.get(&p.name).unwrap().item().unwrap() as f32 * scale as f32),
+        _ => gradients.get(&p.name).unwrap().item().unwrap() * scale,
+    };
+    Ok((clipped.norm.item()?, parameters.iter().map(scaled).collect()))
 }
 
 #[test]

@@ -96,14 +96,15 @@ fn a_step_is_batch_loss_clip_and_adamw_with_the_step_s_learning_rate() {
         windows.push(batch.ids.as_slice::<u32>().unwrap().to_vec());
         let mut tape = Tape::new();
         let loss = model.loss(&mut tape, &batch.ids, &batch.targets).unwrap();
-        let mut gradients = tape.backward(&loss).unwrap();
-        let norm = clip_grad_norm(&mut gradients, &model.parameters(), 0.7).unwrap();
+        let gradients = tape.backward(&loss).unwrap();
+        let limited = clip_grad_norm(&gradients, &model.parameters(), 0.7).unwrap();
+        let norm = limited.norm.item().unwrap();
         clipped += usize::from(norm > 0.7);
         // warmup over 2 steps to 3e-3, then a cosine to a thirtieth of it at step 10
         let progress = (step as f64 - 2.0).max(0.0) / 8.0;
         let cosine = 1e-4 + 0.5 * (3e-3 - 1e-4) * (1.0 + (std::f64::consts::PI * progress).cos());
         let lr = if step == 1 { 1.5e-3 } else { cosine };
-        optimizer.step(model.parameters_mut(), &gradients, lr).unwrap();
+        optimizer.step(model.parameters_mut(), &gradients, &limited.scale, lr).unwrap();
 
         let report = found.train_step().unwrap();
         assert_eq!((report.step, report.grad_norm), (step as usize, norm));

@@ -14,17 +14,17 @@ pub struct Gpu(Never);
 #[derive(Debug)]
 pub struct Memory(Never);
 
-const MISSING: &str = "this build has no CUDA support: build it with --features cuda";
+const MISSING: &str = "expected cpu: this build has no CUDA support; build it with --features cuda";
 
 impl Gpu {
     /// Error: always.
     pub fn open(ordinal: usize) -> anyhow::Result<Gpu> {
-        anyhow::bail!("cuda:{ordinal}: {MISSING}")
+        anyhow::bail!("device: found cuda:{ordinal}, {MISSING}")
     }
 
     /// Error: always.
     pub fn emulator() -> anyhow::Result<Gpu> {
-        anyhow::bail!("emulator: {MISSING}")
+        anyhow::bail!("device: found emulator, {MISSING}")
     }
 
     pub fn name(&self) -> &str {
