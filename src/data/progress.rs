@@ -61,12 +61,22 @@ impl Source {
     }
 }
 
-/// Keeps other runs out of the directory for as long as the file is open. Error: another run is in it.
-pub(super) fn lock(out: &Path) -> Result<File> {
+/// A directory that other runs are kept out of.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone would leave the lock to a process that another thread has just forked, until that one executes.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Keeps other runs out of the directory until it is dropped. Error: another run is in it.
+pub(super) fn lock(out: &Path) -> Result<Lock> {
     let directory = File::open(out).with_context(|| format!("{}: cannot be read", out.display()))?;
     match directory.try_lock() {
         // Some file systems have no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(directory),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Lock(directory)),
         Err(TryLockError::WouldBlock) => {
             bail!(
                 "{}: found another handgrad data encode at work, expected a directory of this one's own",
