@@ -58,6 +58,8 @@ pub struct InspectArgs {
     seed: u64,
 }
 
+/// Runs a subcommand. The exit status: 0, or that of the signal that ended it. Errors: files that cannot be read or
+/// written, or do not fit each other.
 pub fn run(command: DataCommand, quiet: bool) -> Result<u8> {
     match command {
         DataCommand::Encode(args) => run_encode(&args, quiet),

@@ -1,9 +1,8 @@
 //! `handgrad eval`
 
-use super::training_data::TrainingData;
 use super::{DeviceArgs, load_model, signals, thousands};
-use crate::data::TokenRow;
 use crate::data::batch::whole_batches;
+use crate::data::{TokenRow, TrainingData};
 use crate::formats::model_dir;
 use crate::train::trainer::mean_loss;
 use anyhow::Result;
@@ -26,7 +25,8 @@ pub struct EvalArgs {
     device: DeviceArgs,
 }
 
-/// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once.
+/// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once. The exit
+/// status: 0, or that of the signal that ended it. Errors: a model or data that cannot be read; a loss that is not finite.
 pub fn run(args: EvalArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
     let model = load_model(&args.model, quiet)?;

@@ -26,8 +26,7 @@ pub struct GenerateArgs {
     /// A file with the text to continue, taken as it is, its last newline too
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
-    /// Most new tokens [default: as many as the context holds, up to 256]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help = format!("Most new tokens [default: as many as the context holds, up to {DEFAULT_MAX_NEW}]"))]
     max_new: Option<usize>,
     /// Divides the logits: below 1 safer, above 1 wilder; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8, value_name = "X")]
@@ -45,7 +44,8 @@ pub struct GenerateArgs {
     device: DeviceArgs,
 }
 
-/// Prints the prompt and its continuation.
+/// Prints the prompt and its continuation. The exit status: 0, or that of the signal that ended it. Errors: a prompt or
+/// model that cannot be read; a request that the model cannot serve.
 pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     args.device.check()?;
     let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
@@ -76,6 +76,7 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
 }
 
 /// Writes `prompt` and what follows it to standard output, as it comes. Nothing is written if the request is refused.
+/// Errors: a request that the model cannot serve; standard output that is full or closed.
 pub fn print_continuation(
     model: &Transformer,
     tokenizer: &Tokenizer,

@@ -8,18 +8,17 @@ mod inspect;
 #[cfg(feature = "cuda")]
 mod kernels;
 mod main_job;
-mod memory;
 mod progress;
 mod signals;
 mod tokenizer;
 mod trace;
 mod train;
-mod training_data;
 
 use crate::formats::model_dir;
 use crate::nn::Transformer;
+use crate::train::BadSetting;
 use anyhow::{Result, anyhow, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -75,13 +74,14 @@ struct Common {
 
 /// Runs the program on its own arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().mut_subcommand("train", train::show_defaults).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS, // the reader of our output has seen enough
         Err(error) => {
             note(&format!("handgrad: {error:#}"));
-            ExitCode::from(if error.is::<WrongArgument>() { 2 } else { 1 })
+            ExitCode::from(if error.is::<BadSetting>() { 2 } else { 1 })
         }
     }
 }
@@ -113,21 +113,9 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
     }
 }
 
-/// An argument whose value cannot be meant: exit status 2, as for arguments that clap refuses.
-#[derive(Debug)]
-struct WrongArgument(String);
-
-impl std::fmt::Display for WrongArgument {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongArgument {}
-
-/// Marks the error of checking an argument's value as a [`WrongArgument`].
+/// Marks the error of checking an argument's value as a [`BadSetting`]: exit status 2, as for arguments that clap refuses.
 fn argument<T>(checked: Result<T>) -> Result<T> {
-    checked.map_err(|error| WrongArgument(format!("{error:#}")).into())
+    checked.map_err(|error| BadSetting(format!("{error:#}")).into())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -172,11 +160,13 @@ fn parse_device(text: &str) -> Result<String, String> {
 
 /// Reads a model directory; what is odd about it is said on standard error.
 fn load_model(dir: &Path, quiet: bool) -> Result<Transformer> {
-    model_dir::load_with(dir, &mut |warning| {
-        if !quiet {
-            note(&format!("handgrad: warning: {warning}"));
-        }
-    })
+    model_dir::load_with(dir, &mut |warning| warn(warning, quiet))
+}
+
+fn warn(warning: &str, quiet: bool) {
+    if !quiet {
+        note(&format!("handgrad: warning: {warning}"));
+    }
 }
 
 /// A line on standard error. If nobody reads it any more, the work goes on.
