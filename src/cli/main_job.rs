@@ -1,7 +1,7 @@
 //! `handgrad` without arguments: trains on this project's own sources, then lets the model write.
 
 use super::generate::print_continuation;
-use super::{note, signals, train};
+use super::{say, signals, train};
 use crate::generate::{Request, Sampler, Stop};
 use crate::train::{Model, Recipe, Run, Setup, VAL_FRACTION};
 use anyhow::Result;
@@ -45,12 +45,7 @@ fn new_directory(parent: &Path) -> PathBuf {
 /// Prints a few continuations, each as long as the context allows.
 fn sample(run: &Run, quiet: bool) -> Result<u8> {
     let (model, tokenizer) = (&run.trainer.model, &run.tokenizer);
-    let say = |line: &str| {
-        if !quiet {
-            note(line)
-        }
-    };
-    say("\nwhat it writes:");
+    say("\nwhat it writes:", quiet);
     for (seed, prompt) in PROMPTS.iter().enumerate() {
         let ids = tokenizer.encode_ordinary(prompt)?;
         let request = Request {
@@ -66,8 +61,8 @@ fn sample(run: &Run, quiet: bool) -> Result<u8> {
         }
         writeln!(std::io::stdout())?;
     }
-    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", run.out.display()));
-    say("your own text: handgrad train --data FILE --out DIR");
+    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", run.out.display()), quiet);
+    say("your own text: handgrad train --data FILE --out DIR", quiet);
     Ok(0)
 }
 

@@ -164,9 +164,7 @@ fn load_model(dir: &Path, quiet: bool) -> Result<Transformer> {
 }
 
 fn warn(warning: &str, quiet: bool) {
-    if !quiet {
-        note(&format!("handgrad: warning: {warning}"));
-    }
+    say(&format!("handgrad: warning: {warning}"), quiet);
 }
 
 /// A line on standard error. If nobody reads it any more, the work goes on.
@@ -174,15 +172,14 @@ fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// A line on standard error, unless it is to be quiet there.
+fn say(line: &str, quiet: bool) {
+    if !quiet {
+        note(line);
+    }
+}
+
 /// 1,234,567
 fn thousands(n: usize) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    if n < 1000 { n.to_string() } else { format!("{},{:03}", thousands(n / 1000), n % 1000) }
 }

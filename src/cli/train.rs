@@ -51,79 +51,57 @@ pub struct TrainArgs {
     pub val_fraction: f64,
 }
 
-/// Changes to a recipe; [`show_defaults`] adds to the help what each changes.
-#[derive(Args)]
-pub struct RecipeArgs {
-    /// Steps to train
-    #[arg(long, value_name = "N")]
-    pub steps: Option<usize>,
-    /// Sequences in a step
-    #[arg(long, value_name = "N")]
-    pub batch_size: Option<usize>,
-    /// Tokens in a training window, the context of --config; a longer one than a preset's context raises the context
-    #[arg(long, value_name = "N")]
-    pub seq_len: Option<usize>,
-    /// Peak learning rate
-    #[arg(long, value_name = "X")]
-    pub lr: Option<f64>,
-    /// Learning rate of the last step; with --lr, by default as much less as in the preset
-    #[arg(long, value_name = "X")]
-    pub min_lr: Option<f64>,
-    /// Steps over which the learning rate rises to its peak; by default fewer in a short run
-    #[arg(long, value_name = "N")]
-    pub warmup: Option<usize>,
-    /// Decay of matrices per step, times the learning rate
-    #[arg(long, value_name = "X")]
-    pub weight_decay: Option<f64>,
-    /// Largest norm of all gradients together; 0 never clips
-    #[arg(long, value_name = "X")]
-    pub clip: Option<f64>,
-    /// AdamW's decay of the mean gradient
-    #[arg(long, value_name = "X")]
-    pub beta1: Option<f64>,
-    /// AdamW's decay of the mean squared gradient
-    #[arg(long, value_name = "X")]
-    pub beta2: Option<f64>,
-    /// Seed of the first weights and of the training windows
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Steps between validations; 0: only at the end
-    #[arg(long, value_name = "N")]
-    pub eval_every: Option<usize>,
-    /// Batches of a validation; 0: the whole validation part
-    #[arg(long, value_name = "N")]
-    pub eval_batches: Option<usize>,
-    /// Steps between checkpoints, OUT/step-000100 and so on; 0: only at the end
-    #[arg(long, value_name = "N")]
-    pub save_every: Option<usize>,
-    /// Steps between lines of metrics.jsonl
-    #[arg(long, value_name = "N")]
-    pub log_every: Option<usize>,
+/// Makes a flag of each field of a recipe, from its help, type and unit.
+macro_rules! recipe_args {
+    ($($(#[$help:meta])* $field:ident: $type:ty = $unit:literal,)*) => {
+        /// Changes to a recipe; [`show_defaults`] adds to the help what each changes.
+        #[derive(Args)]
+        pub struct RecipeArgs {
+            $($(#[$help])* #[arg(long, value_name = $unit)] $field: Option<$type>,)*
+        }
+
+        impl RecipeArgs {
+            /// `base` with what the command line says.
+            fn apply(&self, base: Recipe) -> Recipe {
+                let min_lr = self.lr.map_or(base.min_lr, |lr| lr / (base.lr / base.min_lr));
+                let base = Recipe { min_lr, ..base };
+                Recipe { $($field: self.$field.unwrap_or(base.$field),)* ..base }
+            }
+        }
+    };
 }
 
-impl RecipeArgs {
-    /// `base` with what the command line says.
-    fn apply(&self, base: Recipe) -> Recipe {
-        let min_lr = self.lr.map_or(base.min_lr, |lr| lr / (base.lr / base.min_lr));
-        Recipe {
-            steps: self.steps.unwrap_or(base.steps),
-            batch_size: self.batch_size.unwrap_or(base.batch_size),
-            seq_len: self.seq_len.unwrap_or(base.seq_len),
-            lr: self.lr.unwrap_or(base.lr),
-            min_lr: self.min_lr.unwrap_or(min_lr),
-            warmup: self.warmup.unwrap_or(base.warmup),
-            weight_decay: self.weight_decay.unwrap_or(base.weight_decay),
-            clip: self.clip.unwrap_or(base.clip),
-            beta1: self.beta1.unwrap_or(base.beta1),
-            beta2: self.beta2.unwrap_or(base.beta2),
-            eps: base.eps,
-            seed: self.seed.unwrap_or(base.seed),
-            eval_every: self.eval_every.unwrap_or(base.eval_every),
-            eval_batches: self.eval_batches.unwrap_or(base.eval_batches),
-            save_every: self.save_every.unwrap_or(base.save_every),
-            log_every: self.log_every.unwrap_or(base.log_every),
-        }
-    }
+recipe_args! {
+    /// Steps to train
+    steps: usize = "N",
+    /// Sequences in a step
+    batch_size: usize = "N",
+    /// Tokens in a training window, the context of --config; a longer one than a preset's context raises the context
+    seq_len: usize = "N",
+    /// Peak learning rate
+    lr: f64 = "X",
+    /// Learning rate of the last step; with --lr, by default as much less as in the preset
+    min_lr: f64 = "X",
+    /// Steps over which the learning rate rises to its peak; by default fewer in a short run
+    warmup: usize = "N",
+    /// Decay of matrices per step, times the learning rate
+    weight_decay: f64 = "X",
+    /// Largest norm of all gradients together; 0 never clips
+    clip: f64 = "X",
+    /// AdamW's decay of the mean gradient
+    beta1: f64 = "X",
+    /// AdamW's decay of the mean squared gradient
+    beta2: f64 = "X",
+    /// Seed of the first weights and of the training windows
+    seed: u64 = "N",
+    /// Steps between validations; 0: only at the end
+    eval_every: usize = "N",
+    /// Batches of a validation; 0: the whole validation part
+    eval_batches: usize = "N",
+    /// Steps between checkpoints, OUT/step-000100 and so on; 0: only at the end
+    save_every: usize = "N",
+    /// Steps between lines of metrics.jsonl
+    log_every: usize = "N",
 }
 
 /// Trains; exit status 0, or that of the signal that ended it. Errors: those of [`Run::new`] or [`Run::resume`], and of
