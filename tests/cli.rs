@@ -1,5 +1,6 @@
 //! The program as its user meets it: commands, exit status, messages, interruption.
 
+use handgrad::train::Recipe;
 use std::io::{ErrorKind, PipeWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -45,7 +46,7 @@ impl Place {
         self.exits_with(1, args, expected);
     }
 
-    /// The same for an argument that cannot be meant, status 2.
+    /// Runs a command that must fail with status 2, for an argument that cannot be meant.
     fn refuses(&self, args: &[&str], expected: &[&str]) {
         self.exits_with(2, args, expected);
     }
@@ -95,7 +96,10 @@ fn wrong_arguments_exit_with_2_and_help_with_0() {
         let help = place.ok(&[command, "--help"]);
         assert!(help.contains("--threads") && help.contains("--quiet"), "{help}");
     }
-    assert!(place.ok(&["train", "--help"]).contains("[default: 1e-3; report-*: 4e-4]"));
+    let help = place.ok(&["train", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("Peak learning rate [default: 1e-3; report-*: 4e-4]"), "{help}");
+    let (small, report) = (Recipe::preset("chapter8").unwrap(), Recipe::preset("report-80m").unwrap());
+    assert!(help.contains(&format!("Steps to train [default: {}; report-*: {}]", small.steps, report.steps)), "{help}");
 }
 
 #[test]
@@ -218,6 +222,7 @@ fn bad_input_is_one_line_that_says_what_and_where() {
     train(&["--data", "text.txt", "--seq-len", "18446744073709551615"], &["18446744073709551615"]);
     if cfg!(not(feature = "cuda")) {
         train(&["--data", "text.txt", "--device", "cuda"], &["found cuda", "expected cpu"]); // with it: cli_cuda.rs
+        place.fails(&["kernels", "--kernel", "scale"], &["no CUDA support", "--features cuda"]);
     }
     train(&["--data", "text.txt", "--dtype", "bf16"], &["found bf16"]);
     place
@@ -290,6 +295,7 @@ fn values_that_cannot_be_meant_are_wrong_arguments() {
     train(&["--threads", "0"], &["--threads: found 0"]);
     train(&["--threads", "999999"], &["--threads: found 999999"]);
     train(&["--val-fraction", "1.5"], &["--val-fraction: found 1.5"]);
+    train(&["--config", "model/config.json", "--seq-len", "65"], &["--seq-len: found 65", "context of 64"]);
     train(&["--warmup", "30", "--steps", "20"], &["--warmup: found 30"]);
     let generate = ["generate", "--model", "model", "--prompt", "It"];
     place.refuses(&[&generate[..], &["--temperature", "-1"]].concat(), &["temperature: found -1"]);

@@ -26,11 +26,7 @@ fn configs() -> Vec<ModelConfig> {
         n_ff: 80,
         ..config
     };
-    vec![
-        small(ModelConfig::chapter8(37), 1),
-        small(ModelConfig::report_80m(40), 2),
-        small(ModelConfig::classic(37), 2),
-    ]
+    vec![small(ModelConfig::chapter8(37), 1), small(ModelConfig::report_80m(40), 2), small(ModelConfig::classic(37), 2)]
 }
 
 /// A model whose gains and biases are not 1 and 0.

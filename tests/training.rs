@@ -5,7 +5,8 @@ use handgrad::formats::{model_dir, safetensors};
 use handgrad::nn::{ModelConfig, Module, Transformer};
 use handgrad::optim::{AdamW, AdamWConfig, clip_grad_norm};
 use handgrad::tokenizer::Tokenizer;
-use handgrad::train::run::{Outcome, Run, Silent, prepare_out};
+use handgrad::train::directory::prepare_out;
+use handgrad::train::run::{Outcome, Run, Silent};
 use handgrad::train::state::{self, Source};
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
 use handgrad::{DType, Tape, Tensor};
@@ -34,15 +35,15 @@ fn trainer(recipe: Recipe) -> Trainer {
     Trainer::new(Transformer::new(&config, recipe.seed).unwrap(), recipe, train.to_vec(), validation.to_vec())
 }
 
-fn run_in(
-    dir: &Path,
-    trainer: &mut Trainer,
-    observer: &mut dyn Observer,
-    interrupted: &dyn Fn() -> bool,
-) -> anyhow::Result<Outcome> {
-    let tokenizer = tokenizer();
+fn run(dir: &Path, trainer: Trainer) -> Run {
     let source = Source { data: None, val_fraction: 0.1, tokens: 900 };
-    Run { out: dir.to_path_buf(), tokenizer: &tokenizer, source }.run(trainer, observer, interrupted)
+    Run { out: dir.to_path_buf(), tokenizer: tokenizer(), source, data_name: "text".to_string(), trainer }
+}
+
+fn run_to_end(dir: &Path, recipe: Recipe) -> Run {
+    let mut run = run(dir, trainer(recipe));
+    run.train(&mut Silent, &|| false).unwrap();
+    run
 }
 
 /// The bits of all weights, moments and losses.
@@ -149,19 +150,19 @@ fn an_evaluation_is_the_mean_over_every_token() {
 fn an_evaluation_that_is_not_finite_is_an_error_and_nothing_is_saved() {
     let dir = tempfile::tempdir().unwrap();
     let mut trainer = trainer(recipe(5));
-    let interrupted = || false;
     for _ in 0..5 {
         trainer.train_step().unwrap();
     }
     trainer.model.layers[0].ffn.up_proj.weight.value.as_mut_slice::<f32>().unwrap()[0] = f32::INFINITY;
-    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &interrupted).unwrap_err());
+    let mut run = run(dir.path(), trainer);
+    let error = format!("{:#}", run.train(&mut Silent, &|| false).unwrap_err());
     assert!(
         error.contains("before the first checkpoint") && error.contains("step 5") && error.contains("NaN"),
         "{error}"
     );
     assert!(!dir.path().join("model.safetensors").exists());
-    trainer.validation = vec![].into();
-    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &interrupted).unwrap_err());
+    run.trainer.validation = vec![].into();
+    let error = format!("{:#}", run.train(&mut Silent, &|| false).unwrap_err());
     assert!(error.contains("infinity in model.layers.0.mlp.up_proj.weight"), "{error}");
     assert!(!dir.path().join("model.safetensors").exists());
 }
@@ -174,14 +175,14 @@ fn an_interrupted_last_evaluation_is_made_up_for() {
         asked.set(asked.get() + 1);
         asked.get() > 3 // once after each step, then before the first batch of the evaluation
     };
-    let outcome = run_in(dir.path(), &mut trainer(recipe(3)), &mut Silent, &in_the_last_evaluation).unwrap();
+    let outcome = run(dir.path(), trainer(recipe(3))).train(&mut Silent, &in_the_last_evaluation).unwrap();
     assert_eq!(outcome, Outcome::Interrupted { step: 3 });
     let state = state::read(dir.path()).unwrap();
     assert_eq!((state.step, state.finished), (3, false));
     let mut resumed = trainer(recipe(3));
     resumed.model = model_dir::load(dir.path()).unwrap();
     state::restore(dir.path(), &state, &mut resumed).unwrap();
-    let outcome = run_in(dir.path(), &mut resumed, &mut Silent, &|| false).unwrap();
+    let outcome = run(dir.path(), resumed).train(&mut Silent, &|| false).unwrap();
     assert!(matches!(outcome, Outcome::Finished { val_loss: Some(_) }));
     assert!(state::read(dir.path()).unwrap().finished);
 }
@@ -189,7 +190,7 @@ fn an_interrupted_last_evaluation_is_made_up_for() {
 #[test]
 fn moments_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    run_in(dir.path(), &mut trainer(recipe(2)), &mut Silent, &|| false).unwrap();
+    run_to_end(dir.path(), recipe(2));
     let state = state::read(dir.path()).unwrap();
     let path = dir.path().join("optimizer.safetensors");
     let good = safetensors::read(&path).unwrap();
@@ -240,7 +241,7 @@ fn evaluating_does_not_change_training() {
         }
         let dir = tempfile::tempdir().unwrap();
         let mut losses = Losses(vec![], 0);
-        run_in(dir.path(), &mut trainer(Recipe { eval_every, ..recipe(20) }), &mut losses, &|| false).unwrap();
+        run(dir.path(), trainer(Recipe { eval_every, ..recipe(20) })).train(&mut losses, &|| false).unwrap();
         losses
     };
     let (often, once) = (losses(5), losses(1000));
@@ -257,7 +258,7 @@ fn a_resumed_run_is_the_same_run() {
         steps.set(steps.get() + 1);
         steps.get() > 7 // asked once after each step: this is step 8
     };
-    let outcome = run_in(dir.path(), &mut trainer(recipe(16)), &mut Silent, &stop_at_8).unwrap();
+    let outcome = run(dir.path(), trainer(recipe(16))).train(&mut Silent, &stop_at_8).unwrap();
     assert_eq!(outcome, Outcome::Interrupted { step: 8 });
 
     let state = state::read(dir.path()).unwrap();
@@ -265,8 +266,9 @@ fn a_resumed_run_is_the_same_run() {
     let mut resumed = trainer(state.recipe.clone());
     resumed.model = model_dir::load(dir.path()).unwrap();
     state::restore(dir.path(), &state, &mut resumed).unwrap();
-    run_in(dir.path(), &mut resumed, &mut Silent, &|| false).unwrap();
-    assert!(bits(&straight, &[]) == bits(&resumed, &[]), "weights or moments differ");
+    let mut run = run(dir.path(), resumed);
+    run.train(&mut Silent, &|| false).unwrap();
+    assert!(bits(&straight, &[]) == bits(&run.trainer, &[]), "weights or moments differ");
     assert!(state::read(dir.path()).unwrap().finished);
 
     let metrics = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
@@ -281,7 +283,7 @@ fn a_resumed_run_is_the_same_run() {
 fn a_checkpoint_torn_by_a_crash_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let recipe = Recipe { save_every: 3, ..recipe(6) };
-    run_in(dir.path(), &mut trainer(recipe.clone()), &mut Silent, &|| false).unwrap();
+    run_to_end(dir.path(), recipe.clone());
     let state = state::read(dir.path()).unwrap();
     for file in ["model.safetensors", "optimizer.safetensors"] {
         let (new, old) = (dir.path().join(file), dir.path().join("step-000003").join(file));
@@ -297,15 +299,15 @@ fn a_checkpoint_torn_by_a_crash_is_refused() {
 #[test]
 fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(Recipe { save_every: 2, ..recipe(5) });
-    run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap();
-    let good = bits(&trainer, &[]);
+    let mut run = run_to_end(dir.path(), Recipe { save_every: 2, ..recipe(5) });
+    let good = bits(&run.trainer, &[]);
 
-    let weight = &mut trainer.model.layers[1].ffn.up_proj.weight.value;
+    let weight = &mut run.trainer.model.layers[1].ffn.up_proj.weight.value;
     let old = weight.clone();
     weight.as_mut_slice::<f32>().unwrap()[3] = f32::NAN;
-    trainer.recipe.steps = 10;
-    let error = format!("{:#}", run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap_err());
+    run.trainer.recipe.steps = 10;
+    let error = format!("{:#}", run.train(&mut Silent, &|| false).unwrap_err());
+    let mut trainer = run.trainer;
     assert!(error.contains("step 6") && error.contains("loss NaN"), "{error}");
     assert!(error.contains(&format!("the last checkpoint is {}, step 5", dir.path().display())), "{error}");
     assert_eq!((trainer.step, trainer.optimizer.step), (5, 5));
@@ -326,7 +328,7 @@ fn the_output_directory_is_checked_at_the_start() {
     prepare_out(&out, false).unwrap(); // still empty
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
 
-    run_in(&out, &mut trainer(recipe(1)), &mut Silent, &|| false).unwrap();
+    run_to_end(&out, recipe(1));
     let error = prepare_out(&out, false).unwrap_err().to_string();
     assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
     std::fs::create_dir(out.join("step-000009")).unwrap();
@@ -348,8 +350,7 @@ fn the_output_directory_is_checked_at_the_start() {
 #[test]
 fn a_trained_directory_holds_every_file_and_loads_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(Recipe { save_every: 2, ..recipe(5) });
-    run_in(dir.path(), &mut trainer, &mut Silent, &|| false).unwrap();
+    let trainer = run_to_end(dir.path(), Recipe { save_every: 2, ..recipe(5) }).trainer;
     let names = ["config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "trainer_state.json"];
     for place in ["", "step-000002", "step-000004"] {
         for name in names {

@@ -1,7 +1,7 @@
 //! `handgrad data`: texts to shards of token ids, and a look at them.
 
 use super::tokenizer::{bar, parse_special};
-use super::{argument, note, signals, thousands};
+use super::{argument, say, signals, thousands};
 use crate::data::encode::{self, Settings, encode};
 use crate::data::inspect::{Findings, inspect};
 use crate::data::shard::ShardSet;
@@ -58,6 +58,8 @@ pub struct InspectArgs {
     seed: u64,
 }
 
+/// Runs a subcommand. The exit status: 0, or that of the signal that ended it. Errors: files that cannot be read or
+/// written, or do not fit each other.
 pub fn run(command: DataCommand, quiet: bool) -> Result<u8> {
     match command {
         DataCommand::Encode(args) => run_encode(&args, quiet),
@@ -84,12 +86,8 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     bar.finish_and_clear();
     let done = done?;
     let out = args.out.display();
-    let say = |line: String| {
-        if !quiet {
-            note(&line);
-        }
-    };
-    say(format!(
+    let say = |line: &str| say(line, quiet);
+    say(&format!(
         "{} tokens of {} documents, {} bytes of text, in {} shards in {out}",
         thousands(done.tokens as usize),
         thousands(done.documents as usize),
@@ -97,16 +95,15 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
         done.shards
     ));
     if done.empty > 0 {
-        say(format!("{} empty documents were left out", thousands(done.empty as usize)));
+        say(&format!("{} empty documents were left out", thousands(done.empty as usize)));
     }
     if tokenizer.end_of_text().is_none() {
-        say("handgrad: the tokenizer has no end-of-text token: documents touch, and a model cannot learn to end"
-            .to_string());
+        say("handgrad: the tokenizer has no end-of-text token: documents touch, and a model cannot learn to end");
     }
     if done.finished {
         return Ok(0);
     }
-    say("interrupted: the same command goes on behind the last shard".to_string());
+    say("interrupted: the same command goes on behind the last shard");
     Ok(signals::status().unwrap_or(1))
 }
 

@@ -1,10 +1,8 @@
 //! `handgrad eval`
 
-use super::training_data::TrainingData;
-use super::{DeviceArgs, load_model, signals, thousands};
-use crate::data::TokenRow;
+use super::{ComputeArgs, load_model, signals, thousands};
 use crate::data::batch::whole_batches;
-use crate::dtype::DType;
+use crate::data::{TokenRow, TrainingData};
 use crate::formats::model_dir;
 use crate::train::trainer::mean_loss;
 use anyhow::Result;
@@ -24,13 +22,13 @@ pub struct EvalArgs {
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     batch_size: usize,
     #[command(flatten)]
-    device: DeviceArgs,
+    compute: ComputeArgs,
 }
 
-/// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once.
+/// Cuts the text into windows of the model's context, in order, so that each token but the first is predicted once. The exit
+/// status: 0, or that of the signal that ended it. Errors: a model or data that cannot be read; a loss that is not finite.
 pub fn run(args: EvalArgs, quiet: bool) -> Result<u8> {
-    let device = args.device.open()?;
-    let model = load_model(&args.model, quiet)?.to(&device, DType::F32)?;
+    let model = args.compute.place(load_model(&args.model, quiet)?)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
     let tokens = TrainingData::open(Some(&args.data))?.tokens(&tokenizer)?;
     let window = model.config.max_seq_len.min(tokens.len().saturating_sub(1)).max(1);

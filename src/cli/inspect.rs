@@ -19,6 +19,7 @@ pub struct InspectArgs {
     model: Option<PathBuf>,
 }
 
+/// Prints the counts. Errors: an unknown preset; a model that cannot be read.
 pub fn run(args: InspectArgs, quiet: bool) -> Result<u8> {
     let model = match (&args.preset, &args.model) {
         (Some(preset), _) => {

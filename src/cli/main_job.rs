@@ -1,56 +1,52 @@
 //! `handgrad` without arguments: trains on this project's own sources, then lets the model write.
 
 use super::generate::print_continuation;
-use super::{note, signals, train};
-use crate::data::corpus::Corpus;
+use super::{say, signals, train};
 use crate::generate::{Request, Sampler, Stop};
-use crate::nn::{ModelConfig, Transformer};
-use crate::tokenizer::Tokenizer;
-use crate::train::Recipe;
-use crate::train::run::{Run, prepare_out};
+use crate::train::{Model, Placement, Recipe, Run, Setup, VAL_FRACTION};
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+const PRESET: &str = "chapter8";
 /// About a minute on two cores.
 const STEPS: usize = 800;
 const PROMPTS: [&str; 3] = ["/// The ", "pub fn ", "let mut "];
 
+/// Exit status 0, or that of the signal that ended it. Errors: those of a training run; standard output is full.
 pub fn run(quiet: bool) -> Result<u8> {
     run_in(Path::new("out"), STEPS, quiet)
 }
 
 /// Trains for `steps` into a new directory below `parent`, then prints samples.
 fn run_in(parent: &Path, steps: usize, quiet: bool) -> Result<u8> {
-    let corpus = Corpus::builtin();
-    let tokenizer = Tokenizer::chars_of(corpus.documents.iter().map(String::as_str), true);
-    let recipe = Recipe { steps, warmup: (steps / 8).min(100), ..Recipe::preset("chapter8")? };
-    let config = ModelConfig::chapter8(tokenizer.vocab_size());
-    let tokens = tokenizer.encode_documents(&corpus.documents)?;
-    let (mut trainer, source) = train::new_trainer(tokens.into(), None, 0.1, &config, recipe)?;
-    let out = new_directory(parent);
-    prepare_out(&out, false)?;
-    let run = Run { out, tokenizer: &tokenizer, source };
-    match train::train(&run, &mut trainer, &corpus.name, quiet)? {
-        0 => sample(&trainer.model, &tokenizer, &run.out, quiet),
+    let preset = Recipe::preset(PRESET)?;
+    let mut run = Run::new(Setup {
+        out: &new_directory(parent),
+        overwrite: false,
+        model: Model::Preset(PRESET),
+        recipe: Recipe { steps, warmup: preset.warmup.min(steps / 8), ..preset },
+        data: None,
+        tokenizer: None,
+        val_fraction: VAL_FRACTION,
+        placement: Placement::CPU,
+    })?;
+    match train::train(&mut run, quiet)? {
+        0 => sample(&run, quiet),
         status => Ok(status),
     }
 }
 
 /// `chapter8`, or `chapter8-2` and so on: a run is never written over.
 fn new_directory(parent: &Path) -> PathBuf {
-    let name = |n: usize| parent.join(if n == 1 { "chapter8".to_string() } else { format!("chapter8-{n}") });
+    let name = |n: usize| parent.join(if n == 1 { PRESET.to_string() } else { format!("{PRESET}-{n}") });
     (1..).map(name).find(|path| !path.exists()).expect("some number is free")
 }
 
 /// Prints a few continuations, each as long as the context allows.
-fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &Path, quiet: bool) -> Result<u8> {
-    let say = |line: &str| {
-        if !quiet {
-            note(line)
-        }
-    };
-    say("\nwhat it writes:");
+fn sample(run: &Run, quiet: bool) -> Result<u8> {
+    let (model, tokenizer) = (&run.trainer.model, &run.tokenizer);
+    say("\nwhat it writes:", quiet);
     for (seed, prompt) in PROMPTS.iter().enumerate() {
         let ids = tokenizer.encode_ordinary(prompt)?;
         let request = Request {
@@ -66,8 +62,8 @@ fn sample(model: &Transformer, tokenizer: &Tokenizer, out: &Path, quiet: bool) -
         }
         writeln!(std::io::stdout())?;
     }
-    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", out.display()));
-    say("your own text: handgrad train --data FILE --out DIR");
+    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", run.out.display()), quiet);
+    say("your own text: handgrad train --data FILE --out DIR", quiet);
     Ok(0)
 }
 

@@ -7,20 +7,23 @@ mod gradcheck;
 mod inspect;
 #[cfg(feature = "cuda")]
 mod kernels;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_kernels.rs"]
+mod kernels;
 mod main_job;
-mod memory;
 mod progress;
 mod signals;
 mod tokenizer;
 mod trace;
 mod train;
-mod training_data;
 
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::formats::model_dir;
 use crate::nn::Transformer;
-use anyhow::{Result, anyhow, bail};
-use clap::{Args, Parser, Subcommand};
+use crate::train::BadSetting;
+use anyhow::{Result, anyhow};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -57,7 +60,6 @@ enum Command {
     /// Check every operator's gradient against finite differences, in f64
     Gradcheck(gradcheck::GradcheckArgs),
     /// What ptxas and the emulator say of every CUDA kernel
-    #[cfg(feature = "cuda")]
     Kernels(kernels::KernelsArgs),
 }
 
@@ -76,13 +78,14 @@ struct Common {
 
 /// Runs the program on its own arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().mut_subcommand("train", train::show_defaults).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS, // the reader of our output has seen enough
         Err(error) => {
             note(&format!("handgrad: {error:#}"));
-            ExitCode::from(if error.is::<WrongArgument>() { 2 } else { 1 })
+            ExitCode::from(if error.is::<BadSetting>() { 2 } else { 1 })
         }
     }
 }
@@ -109,26 +112,13 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Data(command)) => data::run(command, quiet),
         Some(Command::Tokenizer(command)) => tokenizer::run(command, quiet),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),
-        #[cfg(feature = "cuda")]
         Some(Command::Kernels(args)) => kernels::run(args),
     }
 }
 
-/// An argument whose value cannot be meant: exit status 2, as for arguments that clap refuses.
-#[derive(Debug)]
-struct WrongArgument(String);
-
-impl std::fmt::Display for WrongArgument {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongArgument {}
-
-/// Marks the error of checking an argument's value as a [`WrongArgument`].
+/// Marks the error of checking an argument's value as a [`BadSetting`]: exit status 2, as for arguments that clap refuses.
 fn argument<T>(checked: Result<T>) -> Result<T> {
-    checked.map_err(|error| WrongArgument(format!("{error:#}")).into())
+    checked.map_err(|error| BadSetting(format!("{error:#}")).into())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -151,6 +141,27 @@ impl DeviceArgs {
     }
 }
 
+/// Where to compute, and in what.
+#[derive(Args)]
+struct ComputeArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Number type of activations and weights; the CPU computes in f32
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
+    dtype: String,
+}
+
+impl ComputeArgs {
+    fn dtype(&self) -> DType {
+        if self.dtype == "bf16" { DType::Bf16 } else { DType::F32 }
+    }
+
+    /// Moves a model there. Errors: a device that is not there; bf16 on the CPU; out of memory.
+    fn place(&self, model: Transformer) -> Result<Transformer> {
+        model.to(&self.device.open()?, self.dtype())
+    }
+}
+
 fn parse_device(text: &str) -> Result<String, String> {
     let index = text.strip_prefix("cuda:").is_some_and(|n| n.parse::<usize>().is_ok());
     if ["cpu", "cuda", "emulator"].contains(&text) || index {
@@ -161,11 +172,11 @@ fn parse_device(text: &str) -> Result<String, String> {
 
 /// Reads a model directory; what is odd about it is said on standard error.
 fn load_model(dir: &Path, quiet: bool) -> Result<Transformer> {
-    model_dir::load_with(dir, &mut |warning| {
-        if !quiet {
-            note(&format!("handgrad: warning: {warning}"));
-        }
-    })
+    model_dir::load_with(dir, &mut |warning| warn(warning, quiet))
+}
+
+fn warn(warning: &str, quiet: bool) {
+    say(&format!("handgrad: warning: {warning}"), quiet);
 }
 
 /// A line on standard error. If nobody reads it any more, the work goes on.
@@ -173,15 +184,14 @@ fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// A line on standard error, unless it is to be quiet there.
+fn say(line: &str, quiet: bool) {
+    if !quiet {
+        note(line);
+    }
+}
+
 /// 1,234,567
 fn thousands(n: usize) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    if n < 1000 { n.to_string() } else { format!("{},{:03}", thousands(n / 1000), n % 1000) }
 }

@@ -88,7 +88,7 @@ fn parse_pattern(name: &str) -> Result<Pattern, String> {
     known.ok_or_else(|| "expected gpt2, qwen2 or llama3".to_string())
 }
 
-/// The values of `--special-tokens`.
+/// Reads a value of `--special-tokens`. Error: another word.
 pub fn parse_special(name: &str) -> Result<SpecialText, String> {
     match name {
         "text" => Ok(SpecialText::Text),
@@ -98,6 +98,7 @@ pub fn parse_special(name: &str) -> Result<SpecialText, String> {
     }
 }
 
+/// Runs a subcommand. Errors: files that cannot be read or written; text or ids that the tokenizer does not know.
 pub fn run(command: TokenizerCommand, quiet: bool) -> Result<u8> {
     match command {
         TokenizerCommand::Train(args) => train(args, quiet),

@@ -33,7 +33,7 @@ impl Batch {
 }
 
 /// `batch` windows of `t` tokens, each starting anywhere with the same probability, so windows may overlap and repeat.
-/// Of `n` tokens the starts are `0..n-t`: the last window's last target is the last token.
+/// The starts are `0..n-t` for `n` tokens: the last window's last target is the last token.
 /// Error: fewer than `t + 1` tokens, or a size of 0.
 pub fn random_batch(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
     check_sizes(batch, t)?;

@@ -63,7 +63,7 @@ impl Corpus {
 }
 
 /// Adds every file below `directory` that is not hidden. Links to files count, links to directories do not: they may go round
-/// in circles.
+/// in circles. Error: a directory that cannot be listed.
 pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let place = || format!("{}: cannot be listed", directory.display());
     for entry in fs::read_dir(directory).with_context(place)? {
@@ -81,7 +81,8 @@ pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// A file's text, byte by byte as it is. Error: not UTF-8, with the offset of the first bad byte.
+/// A file's text, byte by byte as it is. Errors: a file that cannot be read; not UTF-8, with the offset of the first bad
+/// byte.
 pub fn read_text(path: &Path) -> Result<String> {
     let place = path.display();
     let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;

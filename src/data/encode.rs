@@ -5,7 +5,7 @@
 //! shard ended (`progress.json` says where) and writes what it would have written.
 
 use super::corpus::list;
-use super::progress::{Progress, begin, lock, save};
+use super::progress::{Plan, Progress, Source, begin, lock, save};
 use super::shard::{self, Format};
 use crate::tokenizer::bpe::{Specials, cuts};
 use crate::tokenizer::{SpecialText, Tokenizer};
@@ -79,7 +79,7 @@ pub fn encode(
     let format = Format::of(tokenizer);
     fs::create_dir_all(out).with_context(|| format!("{}: cannot be made", out.display()))?;
     let _lock = lock(out)?;
-    let mut state = begin(files, out, tokenizer, settings, format)?;
+    let mut state = begin(plan(files, settings, format)?, out, tokenizer, format)?;
     let done_before: u64 = state.plan.files[..state.file].iter().map(|source| source.bytes).sum();
     progress(done_before + state.offset);
     let mut now = state.clone();
@@ -108,6 +108,17 @@ pub fn encode(
     ensure!(now.tokens > 0, "{}: found no text in {} files, expected some", out.display(), files.len());
     save(out, &now)?;
     Ok(now)
+}
+
+fn plan(files: &[PathBuf], settings: Settings, format: Format) -> Result<Plan> {
+    Ok(Plan {
+        fingerprint: format!("{:016x}", format.fingerprint),
+        shard_tokens: settings.shard_tokens,
+        batch: settings.batch,
+        lossy: settings.lossy,
+        specials: format!("{:?}", settings.specials),
+        files: files.iter().map(|path| Source::of(path)).collect::<Result<_>>()?,
+    })
 }
 
 /// Writes a shard, then how far the run is.

@@ -37,7 +37,7 @@ pub struct Findings {
 }
 
 /// Reads all shards once. `samples` documents are drawn with `seed`. `progress` hears how many ids have been read since
-/// it was last called.
+/// it was last called. Error: an id that the tokenizer does not know.
 pub fn inspect(
     shards: &ShardSet,
     tokenizer: &Tokenizer,
@@ -70,7 +70,7 @@ struct Look<'a> {
     words: BTreeSet<(Reverse<usize>, String)>,
     rng: ChaCha8Rng,
     samples: usize,
-    /// Of the document that is being read: fingerprint, ids, the beginning, and bytes that are not yet a whole word.
+    /// The document that is being read: its fingerprint, ids, beginning, and bytes that are not yet a whole word.
     hash: u64,
     ids: usize,
     head: Vec<u8>,

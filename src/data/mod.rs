@@ -12,7 +12,9 @@ pub mod inspect;
 pub mod progress;
 pub mod shard;
 pub mod tokens;
+pub mod training_data;
 
 pub use batch::{Batch, random_batch, split, whole_batches};
 pub use corpus::Corpus;
 pub use tokens::{TokenRow, Tokens};
+pub use training_data::TrainingData;

@@ -1,6 +1,5 @@
 //! How far an encoding is, and whether it may go on: `progress.json` beside the shards.
 
-use super::encode::Settings;
 use super::shard::{self, Format};
 use crate::formats::{atomic, read_json, tokenizer_json, write_json};
 use crate::tokenizer::Tokenizer;
@@ -30,13 +29,14 @@ pub struct Progress {
     pub finished: bool,
 }
 
+/// What decides the shards that a run writes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    fingerprint: String,
-    shard_tokens: usize,
-    batch: usize,
-    lossy: bool,
-    specials: String,
+    pub(super) fingerprint: String,
+    pub(super) shard_tokens: usize,
+    pub(super) batch: usize,
+    pub(super) lossy: bool,
+    pub(super) specials: String,
     pub(super) files: Vec<Source>,
 }
 
@@ -50,7 +50,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn of(path: &Path) -> Result<Source> {
+    /// Error: a file that cannot be read, or whose name is not UTF-8.
+    pub(super) fn of(path: &Path) -> Result<Source> {
         let place = || format!("{}: cannot be read", path.display());
         let meta = fs::metadata(path).with_context(place)?;
         let changed = meta.modified().with_context(place)?.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -60,12 +61,22 @@ impl Source {
     }
 }
 
-/// Keeps other runs out of the directory for as long as the file is open.
-pub(super) fn lock(out: &Path) -> Result<File> {
+/// A directory that other runs are kept out of.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone would leave the lock to a process that another thread has just forked, until that one executes.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Keeps other runs out of the directory until it is dropped. Error: another run is in it.
+pub(super) fn lock(out: &Path) -> Result<Lock> {
     let directory = File::open(out).with_context(|| format!("{}: cannot be read", out.display()))?;
     match directory.try_lock() {
         // Some file systems have no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(directory),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Lock(directory)),
         Err(TryLockError::WouldBlock) => {
             bail!(
                 "{}: found another handgrad data encode at work, expected a directory of this one's own",
@@ -75,22 +86,9 @@ pub(super) fn lock(out: &Path) -> Result<File> {
     }
 }
 
-/// Finds out how far an interrupted run of the same plan is, or begins one.
-pub(super) fn begin(
-    files: &[PathBuf],
-    out: &Path,
-    tokenizer: &Tokenizer,
-    settings: Settings,
-    format: Format,
-) -> Result<Progress> {
-    let plan = Plan {
-        fingerprint: format!("{:016x}", format.fingerprint),
-        shard_tokens: settings.shard_tokens,
-        batch: settings.batch,
-        lossy: settings.lossy,
-        specials: format!("{:?}", settings.specials),
-        files: files.iter().map(|path| Source::of(path)).collect::<Result<_>>()?,
-    };
+/// Finds out how far an interrupted run of the same plan is, or begins one. Errors: the directory holds shards of another
+/// plan, damaged ones or another tokenizer; it cannot be written to.
+pub(super) fn begin(plan: Plan, out: &Path, tokenizer: &Tokenizer, format: Format) -> Result<Progress> {
     let place = out.display();
     let holds_shards = shard::is_in(out);
     let tokenizer_path = out.join("tokenizer.json");
@@ -118,7 +116,7 @@ pub(super) fn begin(
     Ok(state)
 }
 
-/// How far the run is that writes `out`, if one does.
+/// How far the run is that writes `out`, if one does. Error: progress.json cannot be read.
 fn read_progress(out: &Path) -> Result<Option<Progress>> {
     let path = out.join("progress.json");
     if !path.exists() {
@@ -148,7 +146,7 @@ pub fn check_finished(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes how far the run is.
+/// Writes how far the run is. Error: the file cannot be written.
 pub(super) fn save(out: &Path, progress: &Progress) -> Result<()> {
     write_json(&out.join("progress.json"), &serde_json::to_value(progress)?)
 }

@@ -59,7 +59,9 @@ impl Gpu {
     pub fn open(ordinal: usize) -> AnyResult<Gpu> {
         // SAFETY: looks for the driver's library and loads it.
         if !unsafe { sys::is_culib_present() } {
-            bail!("cuda: found no NVIDIA driver (libcuda.so.1), expected one: install it, or use --device emulator or cpu");
+            bail!(
+                "cuda: found no NVIDIA driver (libcuda.so.1), expected one: install it, or use --device emulator or cpu"
+            );
         }
         let devices = devices()?;
         if ordinal >= devices.len() {
@@ -266,7 +268,9 @@ fn devices() -> AnyResult<Vec<String>> {
     let devices =
         list.map_err(|error| anyhow::anyhow!("cuda: the driver does not start: {}", driver_message(error)))?;
     if devices.is_empty() {
-        bail!("cuda: found a driver but no card, expected one (is CUDA_VISIBLE_DEVICES empty?), or use --device emulator or cpu");
+        bail!(
+            "cuda: found a driver but no card, expected one (is CUDA_VISIBLE_DEVICES empty?), or use --device emulator or cpu"
+        );
     }
     Ok(devices)
 }

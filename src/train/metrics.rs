@@ -15,7 +15,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Starts the file anew, or goes on behind step `keep_through`, dropping lines of later steps.
+    /// Starts the file anew, or goes on behind step `keep_through`, dropping lines of later steps. Error: it cannot be
+    /// read or written.
     pub fn open(path: &Path, keep_through: Option<usize>) -> Result<Metrics> {
         let kept = match keep_through {
             Some(step) => lines_through(path, step)?,
@@ -27,6 +28,7 @@ impl Metrics {
         Ok(Metrics { path: path.to_path_buf(), file })
     }
 
+    /// A step's line; `tokens`: those of all steps so far. Error: it cannot be written.
     pub fn step(&mut self, report: &StepReport, tokens: usize, tokens_per_s: f64) -> Result<()> {
         self.line(json!({
             "step": report.step, "tokens": tokens, "loss": report.loss, "lr": report.lr,
@@ -34,6 +36,7 @@ impl Metrics {
         }))
     }
 
+    /// The line of an evaluation after `step`; `val_loss`: the mean over its tokens. Error: it cannot be written.
     pub fn evaluation(&mut self, step: usize, tokens: usize, val_loss: f64) -> Result<()> {
         self.line(json!({ "step": step, "tokens": tokens, "val_loss": val_loss }))
     }
@@ -42,6 +45,15 @@ impl Metrics {
         let line = format!("{object}\n");
         self.file.write_all(line.as_bytes()).with_context(|| format!("{}: cannot be written", self.path.display()))
     }
+}
+
+/// Begins the metrics of a new run with those of another, if there are any. Error: a file that cannot be read or written.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    if !from.exists() {
+        return Ok(());
+    }
+    let lines = std::fs::read(from).with_context(|| format!("{}: cannot be read", from.display()))?;
+    atomic::write(to, |file| Ok(file.write_all(&lines)?))
 }
 
 fn lines_through(path: &Path, step: usize) -> Result<String> {
@@ -55,4 +67,23 @@ fn lines_through(path: &Path, step: usize) -> Result<String> {
         object.is_some_and(|object| object["step"].as_u64().is_some_and(|found| found <= step as u64))
     });
     Ok(kept.map(|line| format!("{line}\n")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_replaces_the_file_and_does_not_write_into_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to, other] = ["from", "to", "other"].map(|name| dir.path().join(name));
+        copy(&from, &to).unwrap();
+        assert!(!to.exists(), "no metrics, no copy");
+        std::fs::write(&from, "new").unwrap();
+        std::fs::write(&other, "old").unwrap();
+        std::fs::hard_link(&other, &to).unwrap();
+        copy(&from, &to).unwrap();
+        let text = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((text(&to), text(&other)), ("new".to_string(), "old".to_string()));
+    }
 }

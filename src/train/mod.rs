@@ -4,12 +4,16 @@
 //! tokens → random_batch → Transformer::loss → Tape::backward → clip_grad_norm → AdamW::step → metrics.jsonl
 //! ```
 
+pub mod directory;
+pub mod memory;
 pub mod metrics;
 pub mod recipe;
 pub mod run;
+pub mod start;
 pub mod state;
 pub mod trainer;
 
-pub use recipe::Recipe;
+pub use recipe::{BadSetting, Recipe};
 pub use run::{Observer, Outcome, Run};
-pub use trainer::{StepReport, Trainer};
+pub use start::{Model, Placement, Setup, VAL_FRACTION};
+pub use trainer::{StepReport, Submitted, Trainer};

@@ -1,28 +1,48 @@
 //! The numbers of a training run (report §8.1), with each preset's defaults.
 
+use crate::nn::ModelConfig;
 use crate::optim::{AdamWConfig, CosineSchedule};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+/// A value that was asked for and cannot be meant, as opposed to work that fails; `handgrad` exits with 2.
+#[derive(Debug)]
+pub struct BadSetting(pub String);
+
+impl std::fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadSetting {}
+
 /// Everything but the model and the data that decides what a run computes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
+    /// Updates of the weights.
     pub steps: usize,
-    /// Sequences of a step.
+    /// Sequences in a step.
     pub batch_size: usize,
-    /// Tokens of a training window.
+    /// Tokens in a training window.
     pub seq_len: usize,
     /// Peak learning rate.
     pub lr: f64,
+    /// Learning rate of the last step.
     pub min_lr: f64,
     /// Steps until the peak.
     pub warmup: usize,
+    /// Decay of matrices per step, times the learning rate.
     pub weight_decay: f64,
     /// Largest global gradient norm; 0 never clips.
     pub clip: f64,
+    /// AdamW's decay of the mean gradient.
     pub beta1: f64,
+    /// AdamW's decay of the mean squared gradient.
     pub beta2: f64,
+    /// AdamW's guard against a division by zero.
     pub eps: f64,
+    /// Seed of the first weights and of the training windows.
     pub seed: u64,
     /// Steps between evaluations; 0 evaluates only at the end.
     pub eval_every: usize,
@@ -35,12 +55,12 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The defaults of a preset. Error: an unknown name.
+    /// The defaults of a preset; windows are as long as its model's context. Error: an unknown name.
     pub fn preset(name: &str) -> Result<Recipe> {
         let small = Recipe {
             steps: 2000,
             batch_size: 12,
-            seq_len: 64,
+            seq_len: ModelConfig::preset(name, None)?.max_seq_len,
             lr: 1e-3,
             min_lr: 1e-4,
             warmup: 100,
@@ -55,13 +75,11 @@ impl Recipe {
             save_every: 0,
             log_every: 10,
         };
-        match name {
-            "chapter8" | "classic" => Ok(small),
+        Ok(match name {
             // Report §8.1: 1.458 billion tokens in steps of 256 · 768. Its batch of 256 was 8 accumulated ones of 32.
-            "report-80m" | "report-197m" => Ok(Recipe {
+            "report-80m" | "report-197m" => Recipe {
                 steps: 7418,
                 batch_size: 32,
-                seq_len: 768,
                 lr: 4e-4,
                 min_lr: 4e-5,
                 warmup: 500,
@@ -70,21 +88,27 @@ impl Recipe {
                 eval_batches: 1000,
                 save_every: 1000,
                 ..small
-            }),
-            _ => anyhow::bail!("preset: found '{name}', expected chapter8, classic, report-80m or report-197m"),
-        }
+            },
+            _ => small,
+        })
     }
 
+    /// The learning rate of each step.
     pub fn schedule(&self) -> CosineSchedule {
         CosineSchedule { max: self.lr, min: self.min_lr, warmup: self.warmup, total: self.steps }
     }
 
+    /// The optimizer's settings.
     pub fn adamw(&self) -> AdamWConfig {
         AdamWConfig { beta1: self.beta1, beta2: self.beta2, eps: self.eps, weight_decay: self.weight_decay }
     }
 
-    /// Refuses numbers that cannot train, naming the flag, the value and the range.
+    /// Error: a [`BadSetting`] for numbers that cannot train, naming the flag, the value and the range.
     pub fn validate(&self) -> Result<()> {
+        self.check().map_err(|error| BadSetting(error.to_string()).into())
+    }
+
+    fn check(&self) -> Result<()> {
         for (flag, value) in [
             ("steps", self.steps),
             ("batch-size", self.batch_size),

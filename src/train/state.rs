@@ -66,7 +66,7 @@ pub fn save(dir: &Path, trainer: &Trainer, tokenizer: &Tokenizer, source: &Sourc
     write_json(&dir.join("trainer_state.json"), &serde_json::to_value(&state)?)
 }
 
-/// Reads `trainer_state.json`.
+/// Reads `trainer_state.json`. Error: it is missing or holds something else.
 pub fn read(dir: &Path) -> Result<TrainerState> {
     let path = dir.join("trainer_state.json");
     let text = std::fs::read_to_string(&path)

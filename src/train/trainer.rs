@@ -31,6 +31,7 @@ pub struct StepReport {
     pub step: usize,
     /// Mean over the step's tokens, before the update.
     pub loss: f64,
+    /// Learning rate of the update.
     pub lr: f64,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
@@ -65,6 +66,7 @@ fn check_loss(step: usize, loss: f64) -> Result<()> {
 }
 
 impl Trainer {
+    /// A model before its first step.
     pub fn new(model: Transformer, recipe: Recipe, train: impl Into<Tokens>, validation: impl Into<Tokens>) -> Trainer {
         let optimizer = AdamW::new(recipe.adamw());
         Trainer { model, optimizer, recipe, train: train.into(), validation: validation.into(), step: 0 }
@@ -110,7 +112,8 @@ impl Trainer {
         Ok(Submitted { step, loss: loss_value, lr, grad_norm: clipped.norm })
     }
 
-    /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop.
+    /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop. Error: a loss
+    /// that is not finite.
     pub fn evaluate(&self, interrupted: &dyn Fn() -> bool) -> Result<Option<f64>> {
         if self.validation.is_empty() {
             return Ok(None);

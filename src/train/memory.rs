@@ -1,11 +1,15 @@
 //! Whether a training run fits into memory, asked before anything is allocated: an allocation that fails ends the process.
 
+use super::{Placement, Recipe};
+use crate::device::Device;
 use crate::nn::{ModelConfig, cost};
-use crate::train::Recipe;
 use anyhow::{Result, ensure};
 
-/// Refuses a run that needs more than the machine has free. Where that is unknown, nothing is refused.
-pub fn check(config: &ModelConfig, recipe: &Recipe) -> Result<()> {
+/// Error: the run of a validated configuration needs more than the machine has free. Where that is unknown, there is none.
+pub fn check(config: &ModelConfig, recipe: &Recipe, placement: &Placement) -> Result<()> {
+    if placement.device != Device::Cpu {
+        return Ok(());
+    }
     let Some(free) = free_bytes() else { return Ok(()) };
     let needed = training_bytes(config, recipe);
     let gib = |bytes: u128| bytes as f64 / f64::from(1 << 30);
@@ -18,7 +22,7 @@ pub fn check(config: &ModelConfig, recipe: &Recipe) -> Result<()> {
     Ok(())
 }
 
-/// A lower bound: weights, gradients and two moments; what each layer saves for backward; logits and their gradient.
+/// A lower bound in bytes: weights, gradients and two moments; what each layer saves for backward; logits and their gradient.
 fn training_bytes(config: &ModelConfig, recipe: &Recipe) -> u128 {
     let wide = |n: usize| n as u128;
     let tokens = wide(recipe.batch_size).saturating_mul(wide(recipe.seq_len));
@@ -28,7 +32,7 @@ fn training_bytes(config: &ModelConfig, recipe: &Recipe) -> u128 {
     activations.saturating_add(4 * cost::matrix_parameters(config)).saturating_mul(4)
 }
 
-/// Memory that the system can give without swapping (Linux).
+/// Bytes that the system can give without swapping (Linux).
 fn free_bytes() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -1,20 +1,23 @@
-//! What `--data` names: texts, or shards of token ids.
+//! What a model learns from or is tested on: texts, or shards of token ids.
 
-use crate::data::shard::{self, ShardSet};
-use crate::data::{Corpus, Tokens, progress};
+use super::shard::{self, ShardSet};
+use super::{Corpus, Tokens, progress};
 use crate::formats::tokenizer_json;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
+/// Data as `--data` names it.
 pub enum TrainingData {
+    /// Documents in memory.
     Texts(Corpus),
     /// A directory of `handgrad data encode`.
     Shards(PathBuf),
 }
 
 impl TrainingData {
-    /// Opens `--data`; without one, the built-in corpus.
+    /// Opens a file of text, a directory of texts or of shards; without one, the built-in corpus. Errors: those of
+    /// [`Corpus::load`].
     pub fn open(data: Option<&Path>) -> Result<TrainingData> {
         match data {
             None => Ok(TrainingData::Texts(Corpus::builtin())),
@@ -31,7 +34,8 @@ impl TrainingData {
         }
     }
 
-    /// The tokenizer that `--tokenizer` asks for; by default characters, or the one that made the shards.
+    /// The tokenizer of a `choice`: `char`, `bytes` or the path of a tokenizer.json; by default characters, or the one that
+    /// made the shards. Errors: a file that cannot be read; characters or bytes for shards.
     pub fn tokenizer(&self, choice: Option<&str>) -> Result<Tokenizer> {
         match (self, choice) {
             (TrainingData::Texts(corpus), None | Some("char")) => {
