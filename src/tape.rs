@@ -59,6 +59,7 @@ impl Var {
 pub struct Sink<'a> {
     inputs: &'a [Option<Id>],
     gradients: &'a mut Vec<Option<Tensor>>,
+    rounding: Option<DType>,
 }
 
 impl Sink<'_> {
@@ -70,7 +71,7 @@ impl Sink<'_> {
     /// Adds a gradient of input `i`; it is dropped if nobody wants it. Error: it does not fit the sum so far.
     pub fn add(&mut self, i: usize, gradient: Tensor) -> Result<()> {
         match self.inputs[i] {
-            Some(id) => add(self.gradients, id, gradient),
+            Some(id) => add(self.gradients, id, rounded(self.rounding, gradient)?),
             None => Ok(()),
         }
     }
@@ -102,6 +103,7 @@ pub struct Tape {
     leaves: HashMap<String, Leaf>,
     values: usize,
     traced: Option<Vec<(String, Tensor)>>,
+    rounding: Option<DType>,
 }
 
 impl Default for Tape {
@@ -113,12 +115,18 @@ impl Default for Tape {
 impl Tape {
     /// A tape for training.
     pub fn new() -> Tape {
-        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0, traced: None }
+        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0, traced: None, rounding: None }
     }
 
     /// A tape that records nothing.
     pub fn inference() -> Tape {
         Tape { recording: false, ..Tape::new() }
+    }
+
+    /// A tape that rounds each operator's outputs and gradients to `dtype` and back: what a plain version in that dtype makes
+    /// of a function, on the CPU, as a measure of the errors that are allowed.
+    pub fn rounding(dtype: DType) -> Tape {
+        Tape { rounding: Some(dtype), ..Tape::new() }
     }
 
     /// A value whose gradient is wanted, under the name that [`Gradients`] has it by.
@@ -184,6 +192,8 @@ impl Tape {
         outputs: Vec<Tensor>,
         backward: impl FnOnce(Vec<Option<Tensor>>, &mut Sink) -> Result<()> + Send + 'static,
     ) -> Vec<Var> {
+        let round = |y: Tensor| rounded(self.rounding, y.clone()).unwrap_or(y);
+        let outputs: Vec<Tensor> = outputs.into_iter().map(round).collect();
         if !inputs.iter().any(|x| x.needs_gradient()) {
             return outputs.into_iter().map(Var::constant).collect();
         }
@@ -219,7 +229,7 @@ impl Tape {
             if d_outputs.iter().all(Option::is_none) {
                 continue; // the loss does not depend on this node
             }
-            let mut sink = Sink { inputs: &node.inputs, gradients: &mut gradients };
+            let mut sink = Sink { inputs: &node.inputs, gradients: &mut gradients, rounding: self.rounding };
             (node.backward)(d_outputs, &mut sink)?;
         }
         let mut by_name = HashMap::new();
@@ -235,6 +245,14 @@ impl Tape {
     fn new_id(&mut self) -> Id {
         self.values += 1;
         Id(self.values - 1)
+    }
+}
+
+/// A float rounded to another dtype and back, if a tape rounds.
+fn rounded(rounding: Option<DType>, x: Tensor) -> Result<Tensor> {
+    match rounding {
+        Some(dtype) => x.to_dtype(dtype)?.to_dtype(x.dtype()),
+        None => Ok(x),
     }
 }
 

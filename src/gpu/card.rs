@@ -1,12 +1,13 @@
 //! A device: its stream, its memory pool, the kernels loaded so far.
 //!
-//! All work goes to one stream, in order. Memory comes from the stream-ordered pool, which keeps what is freed. cudarc's
-//! event tracking orders several streams; with one it is switched off, before the first allocation.
+//! All work goes to one stream, in order; copies from the host go to a second one, which the first waits for. Memory comes
+//! from the stream-ordered pool, which keeps what is freed. cudarc's own event tracking is switched off, before the first
+//! allocation.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{env, fmt, fs};
 
 use anyhow::{Context, Result as AnyResult, bail};
@@ -25,9 +26,14 @@ pub const KERNELS_VARIABLE: &str = "HANDGRAD_KERNELS";
 #[derive(Clone)]
 pub struct Gpu(Arc<State>);
 
+/// The devices that are open, by number.
+static OPENED: Mutex<Vec<(usize, Weak<State>)>> = Mutex::new(Vec::new());
+
 struct State {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    /// What carries data to the device beside the work.
+    copies: Arc<CudaStream>,
     limits: Limits,
     name: String,
     modules: Mutex<HashMap<&'static str, Arc<CudaModule>>>,
@@ -67,18 +73,26 @@ impl Gpu {
         if ordinal >= devices.len() {
             bail!("cuda:{ordinal}: found {} card(s), expected one of {}", devices.len(), devices.join(", "));
         }
+        // One device is one stream and one pool: whoever opens it again shares it.
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|(_, state)| state.strong_count() > 0);
+        let state = opened.iter().find(|(known, _)| *known == ordinal).and_then(|(_, state)| state.upgrade());
+        if let Some(state) = state {
+            return Ok(Gpu(state));
+        }
         let open = || -> std::result::Result<Gpu, DriverError> {
             let context = CudaContext::new(ordinal)?;
-            // SAFETY: there is one stream, so nothing has to be ordered by events.
+            // SAFETY: the two streams are ordered where memory goes from one to the other, in `upload`.
             unsafe { context.disable_event_tracking() };
             keep_freed_memory(&context)?;
             let limits = Limits::of(&context)?;
-            let (stream, name) = (context.new_stream()?, context.name()?);
+            let (stream, copies, name) = (context.new_stream()?, context.new_stream()?, context.name()?);
             let (modules, functions, waits) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
-            Ok(Gpu(Arc::new(State { context, stream, limits, name, modules, functions, waits })))
+            Ok(Gpu(Arc::new(State { context, stream, copies, limits, name, modules, functions, waits })))
         };
         let gpu = open().map_err(|error| anyhow::anyhow!("cuda:{ordinal}: {}", driver_message(error)))?;
         gpu.check_kernels()?;
+        opened.push((ordinal, Arc::downgrade(&gpu.0)));
         Ok(gpu)
     }
 
@@ -119,6 +133,10 @@ impl Gpu {
 
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.0.stream
+    }
+
+    pub(super) fn copies(&self) -> &Arc<CudaStream> {
+        &self.0.copies
     }
 
     /// Makes the device's context current: each thread has its own current one.

@@ -29,13 +29,26 @@ impl Gpu {
         Ok(Memory { gpu: self.clone(), bytes: Some(slice), address })
     }
 
-    /// A copy of `data` on the device. The host does not wait for work that was submitted before.
+    /// A copy of `data` on the device. It goes by a stream of its own, so that it does not stand behind the work that was
+    /// submitted before, and what is submitted from now on waits for it: the next batch is copied while a step runs.
     pub(crate) fn upload(&self, data: &[u8]) -> Result<Memory> {
-        let mut memory = self.alloc(data.len())?;
-        if let Some(bytes) = &mut memory.bytes {
-            self.stream().memcpy_htod(data, bytes).map_err(driver("copy to the device"))?;
+        if data.is_empty() {
+            return self.alloc(0);
         }
-        Ok(memory)
+        let copies = self.copies();
+        self.bind("copy to the device")?;
+        // SAFETY: the memory is written whole before anybody reads it; `stream` frees it, and waits for the copy first.
+        let bytes = unsafe {
+            let address = result::malloc_async(copies.cu_stream(), data.len());
+            let address = address.map_err(|error| self.out_of_memory(data.len(), error))?;
+            self.stream().upgrade_device_ptr::<u8>(address, data.len())
+        };
+        let address = bytes.device_ptr(self.stream()).0;
+        // SAFETY: the memory has the data's length; from memory that is not pinned, the driver takes `data` before it returns.
+        unsafe { result::memcpy_htod_async(address, data, copies.cu_stream()) }
+            .map_err(driver("copy to the device"))?;
+        self.stream().join(copies).map_err(driver("copy to the device"))?;
+        Ok(Memory { gpu: self.clone(), bytes: Some(bytes), address })
     }
 
     fn out_of_memory(&self, requested: usize, error: cudarc::driver::DriverError) -> LaunchError {
