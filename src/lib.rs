@@ -46,14 +46,14 @@
 //! | report §5.6, §5.7 softmax, attention | [`ops::softmax`](mod@ops::softmax), [`nn::attention`] |
 //! | report §5.8 SwiGLU | [`ops::swiglu`](mod@ops::swiglu) |
 //! | report §5.9, §5.10 block, model | [`nn::block`], [`nn::transformer`] |
-//! | report §6.1 AdamW | [`optim::adamw`] |
-//! | report §6.2 cross-entropy | [`ops::cross_entropy`](mod@ops::cross_entropy) |
+//! | report §6.1 AdamW | [`optim::adamw`], [`ops::adamw`] |
+//! | report §6.2 cross-entropy | [`ops::cross_entropy`](mod@ops::cross_entropy), [`ops::linear_cross_entropy`](mod@ops::linear_cross_entropy) |
 //! | report §6.3 data loader | [`data::batch`] |
-//! | report §6.4, §6.5 schedule, clipping | [`optim::schedule`], [`optim::clip`] |
+//! | report §6.4, §6.5 schedule, clipping | [`optim::schedule`], [`optim::clip`], [`ops::global_norm`](mod@ops::global_norm) |
 //! | report §7.1, §7.3 loop, validation | [`train::run`], [`train::trainer`] |
 //! | report §7.2 checkpoints | [`train::state`], [`formats`] |
 //! | report §7.4 metrics | [`train::metrics`] |
-//! | report §7.5 inference | [`generate::sampler`], [`mod@generate`] |
+//! | report §7.5 inference | [`generate::sampler`], [`ops::sample`], [`mod@generate`] |
 //! | report §8.1 configuration | [`nn::config`], [`train::recipe`], [`nn::cost`] |
 //! | report §9.2 KV cache | [`nn::kv_cache`] |
 //! | report §9.3 FlashAttention-2 | [`cpu::attention`] |

@@ -9,14 +9,13 @@
 //!
 //! θ, m, v and g are f32 (f64 in checks); a bf16 copy of θ, for the next forward pass, is written along. No gradient passes.
 
-use super::dispatch;
 use crate::dtype::{DType, Float};
 use crate::gpu::Gpu;
 use crate::gpu::grid::Grid;
 use crate::gpu::grid::shared::{ADAMW_WIDTH, ELEMENTWISE_THREADS};
 use crate::launch::{Absent, Arg, F32, In, Out, int};
 use crate::tensor::Tensor;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use rayon::prelude::*;
 
 const CHUNK: usize = 4096;
@@ -61,19 +60,16 @@ pub fn adamw_step(
     for state in [&mut *weights, &mut *m, &mut *v] {
         state.make_unique()?;
     }
-    // The three closures cannot all hold the state: only one of them is called.
-    let state = std::cell::RefCell::new([weights, m, v]);
-    dispatch(
-        "adamw",
-        &[gradient, scale],
-        || update::<f32>(&mut state.borrow_mut(), gradient, scale, step),
-        || update::<f64>(&mut state.borrow_mut(), gradient, scale, step),
-        |gpu| launch(gpu, &state.borrow(), gradient, scale, copy, step),
-    )
+    match (gradient.gpu(), gradient.dtype()) {
+        (Some(gpu), DType::F32) => launch(gpu, [weights, m, v], gradient, scale, copy, step),
+        (None, DType::F32) => update::<f32>([weights, m, v], gradient, scale, step),
+        (None, DType::F64) => update::<f64>([weights, m, v], gradient, scale, step),
+        (_, dtype) => bail!("adamw: found a gradient of {dtype}, expected f32, or f64 on the cpu"),
+    }
 }
 
 fn update<F: Float>(
-    [weights, m, v]: &mut [&mut Tensor; 3],
+    [weights, m, v]: [&mut Tensor; 3],
     gradient: &Tensor,
     scale: &Tensor,
     step: &AdamWStep,
@@ -105,13 +101,12 @@ fn update_one<F: Float>(numbers: [F; 8], w: &mut F, m: &mut F, v: &mut F, g: F) 
 
 fn launch(
     gpu: &Gpu,
-    [weights, m, v]: &[&mut Tensor; 3],
+    [weights, m, v]: [&Tensor; 3],
     gradient: &Tensor,
     scale: &Tensor,
     copy: Option<&mut Tensor>,
     step: &AdamWStep,
 ) -> Result<()> {
-    ensure!(gradient.dtype() == DType::F32, "adamw: found a gradient of {}, expected f32", gradient.dtype());
     let n = weights.len();
     let copy = match copy {
         Some(copy) => {
