@@ -17,8 +17,8 @@ import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-# In NVRTC all code is the device's, and there is no math.h.
-ALWAYS = ["-default-device", "-DINFINITY=__int_as_float(0x7f800000)", "-DNAN=__int_as_float(0x7fffffff)"]
+# In NVRTC all code is the device's.
+ALWAYS = ["-default-device"]
 
 
 def fail(message):

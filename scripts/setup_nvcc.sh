@@ -146,6 +146,9 @@ using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long long;
 using uintptr_t = unsigned long long;' > "$toolkit/include/nvrtc/cstdint"
+    echo '#pragma once
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)' > "$toolkit/include/nvrtc/math.h"
     chmod +x "$toolkit"/bin/*
 else
     toolkit=$site/cu$wanted
