@@ -6,7 +6,8 @@
 //!
 //! `OUT_DIR/kernels.rs` is one Rust expression, a slice of `CompiledFile`, that `src/gpu/modules.rs` includes.
 //!
-//! - `NVCC`: the nvcc, of any release. Without it: `CUDA_HOME`, `CUDA_PATH`, `PATH`, then `.cuda/`; the first of release 13 or newer.
+//! - `NVCC`: the nvcc, of any release: for a driver older than 580 that of a 12.x toolkit (`scripts/setup_nvcc.sh 12.9`).
+//!   Without it: `CUDA_HOME`, `CUDA_PATH`, `PATH`, then `.cuda/`; the first of release 13 or newer.
 //! - `NVCC_CCBIN`: the host compiler for nvcc.
 //! - `CUDA_COMPUTE_CAP`: the list of compute capabilities, such as `89` or `80,9.0`; by default 80, 89 and 90.
 

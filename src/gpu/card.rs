@@ -102,20 +102,10 @@ impl Gpu {
             bail!("no kernels were compiled")
         };
         self.module(file.name).map(|_| ()).with_context(|| {
-            let mut version = 0;
+            let mut driver = 0;
             // SAFETY: writes one number.
-            let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
-            format!(
-                "{}: found compute capability {}.{} and a driver for CUDA {}.{}, expected kernels compiled for it ({:?}, by nvcc {}): build again with CUDA_COMPUTE_CAP={}, or update the driver",
-                self.name(),
-                self.limits().capability / 10,
-                self.limits().capability % 10,
-                version / 1000,
-                version % 1000 / 10,
-                COMPILED.capabilities,
-                COMPILED.release,
-                self.limits().capability
-            )
+            let _ = unsafe { sys::cuDriverGetVersion(&mut driver) };
+            refusal(self.name(), self.limits().capability, driver, COMPILED.release, COMPILED.capabilities)
         })
     }
 
@@ -283,14 +273,42 @@ fn devices() -> AnyResult<Vec<String>> {
         (0..count).map(|i| Ok(format!("cuda:{i} ({})", result::device::get_name(result::device::get(i)?)?))).collect()
     };
     let list: std::result::Result<Vec<String>, DriverError> = list();
-    let devices =
-        list.map_err(|error| anyhow::anyhow!("cuda: the driver does not start: {}", driver_message(error)))?;
+    let devices = list.map_err(|error| {
+        anyhow::anyhow!(
+            "cuda: found a driver that does not start ({}), expected a card: use --device emulator or cpu",
+            driver_message(error)
+        )
+    })?;
     if devices.is_empty() {
         bail!(
             "cuda: found a driver but no card, expected one (is CUDA_VISIBLE_DEVICES empty?), or use --device emulator or cpu"
         );
     }
     Ok(devices)
+}
+
+/// Why the kernels that nvcc of `release` compiled for `compiled` do not run on a card of `capability` with a driver for
+/// CUDA `driver`, which is 13020 for 13.2; and the way out.
+fn refusal(name: &str, capability: u32, driver: i32, release: &str, compiled: &[u32]) -> String {
+    let (major, minor) = (driver / 1000, driver % 1000 / 10);
+    let needed = release.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+    if major < needed {
+        // The first driver of each major release of CUDA.
+        let first = match needed {
+            12 => ", which is 525 or newer",
+            13 => ", which is 580 or newer",
+            _ => "",
+        };
+        let fetched = if major == 12 { " (scripts/setup_nvcc.sh 12.9 fetches one)" } else { "" };
+        return format!(
+            "{name}: found a driver for CUDA {major}.{minor}, expected one for CUDA {needed}{first}, because nvcc {release} compiled the kernels: update the driver, or build again with NVCC= of a toolkit of release {major}.x{fetched}"
+        );
+    }
+    format!(
+        "{name}: found compute capability {}.{} and a driver for CUDA {major}.{minor}, expected kernels compiled for it ({compiled:?}, by nvcc {release}): build again with CUDA_COMPUTE_CAP={capability}, or update the driver",
+        capability / 10,
+        capability % 10,
+    )
 }
 
 /// Freed memory stays in the pool instead of going back to the system at each wait.
@@ -339,4 +357,26 @@ fn driver_message(error: DriverError) -> String {
     let DriverError(code) = error;
     let name = text(error.error_name()).unwrap_or_else(|_| format!("{code:?}"));
     format!("{name}: {}", text(error.error_string()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn a_refused_driver_is_named_with_the_one_it_takes() {
+        let said = refusal("card", 89, 12040, "13.0", &[80, 89]);
+        let (found, expected) = ("found a driver for CUDA 12.4", "expected one for CUDA 13, which is 580 or newer");
+        assert!(said.contains(found) && said.contains(expected), "{said}");
+        assert!(said.contains("update the driver") && said.contains("NVCC= of a toolkit of release 12.x"), "{said}");
+        assert!(refusal("card", 89, 11080, "12.9", &[89]).contains("expected one for CUDA 12, which is 525 or newer"));
+    }
+
+    #[test]
+    fn a_card_without_kernels_is_told_how_to_compile_them() {
+        for driver in [13000, 14010] {
+            let said = refusal("card", 120, driver, "13.0", &[80, 89]);
+            assert!(said.contains("found compute capability 12.0") && said.contains("CUDA_COMPUTE_CAP=120"), "{said}");
+        }
+    }
 }

@@ -184,6 +184,7 @@ impl Driver {
             }
             self.host.keep_freed(block);
         }
+        self.give_back_all_to_pools(owner);
         leaks.extend(self.device.release(owner));
         Ok(leaks)
     }

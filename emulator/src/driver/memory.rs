@@ -27,10 +27,12 @@ impl Driver {
         self.device.alloc(owner, bytes)
     }
 
-    pub fn alloc_async(&mut self, bytes: u64, stream: Handle) -> Result<u64> {
+    pub fn alloc_async(&mut self, bytes: u64, pool: Handle, stream: Handle) -> Result<u64> {
+        self.pools.get(pool)?;
         let owner = self.streams.get(stream)?.owner;
         let when = self.begin(stream)?;
         let address = self.device.alloc(owner, bytes)?;
+        self.take_from_pool(pool, owner, address, bytes)?;
         let what = self.label("cuMemAllocAsync", stream)?;
         self.record_uses(when, &[block_use(address, address, bytes, true)], &what)?;
         Ok(address)
@@ -52,6 +54,7 @@ impl Driver {
             return Err(Fault::new(Code::InvalidValue, message));
         }
         self.device.free(owner, address)?;
+        self.give_back_to_pool(address);
         self.order.forget(Block(address));
         if kind.is_some() {
             self.host.remove(address, &[HostKind::Managed])?;

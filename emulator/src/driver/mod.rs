@@ -21,6 +21,7 @@ mod module;
 mod occupancy;
 mod order;
 mod pointer;
+mod pool;
 mod report;
 mod rows;
 mod state;

@@ -19,7 +19,6 @@ const DEVICE: i32 = 2;
 struct Place {
     start: u64,
     bytes: u64,
-    on_device: bool,
     on_host: bool,
     managed: bool,
 }
@@ -28,16 +27,10 @@ impl Driver {
     fn place(&self, address: u64) -> Option<Place> {
         if let Some(block) = self.host.holding(address) {
             let managed = block.kind == HostKind::Managed;
-            return Some(Place {
-                start: block.start(),
-                bytes: block.len(),
-                on_device: block.mapped,
-                on_host: true,
-                managed,
-            });
+            return Some(Place { start: block.start(), bytes: block.len(), on_host: true, managed });
         }
         let (start, bytes) = self.device.allocation(address).ok()?;
-        Some(Place { start, bytes, on_device: true, on_host: false, managed: false })
+        Some(Place { start, bytes, on_host: false, managed: false })
     }
 
     pub fn pointer_attribute(&self, attribute: u32, address: u64) -> Result<Value> {
@@ -65,7 +58,7 @@ impl Driver {
             12 => Value::Word(place.bytes),
             15 => Value::Flag(false),
             16 => Value::Int(3),
-            17 => Value::Word(if place.on_device && !place.on_host { self.default_pool as u64 } else { 0 }),
+            17 => Value::Word(self.pooled.get(&place.start).map_or(0, |pooled| pooled.pool as u64)),
             _ => return Err(Fault::new(Code::NotSupported, format!("pointer attribute {attribute} is not emulated"))),
         })
     }

@@ -9,6 +9,7 @@ use super::abi::Handle;
 use super::handle::{Kind, Table};
 use super::host::HostMemory;
 use super::order::{Actor, Clock, Order};
+use super::pool::{Pool, Pooled};
 use super::report::ReportFile;
 use crate::card::Card;
 use crate::device::{Device, Module, Options};
@@ -27,6 +28,10 @@ pub struct Driver {
     pub kernels: Table<Kernel>,
     pub pools: Table<Pool>,
     pub default_pool: Handle,
+    /// Where `cuMemAllocAsync` allocates.
+    pub current_pool: Handle,
+    /// The live allocations of pools, by address.
+    pub pooled: HashMap<u64, Pooled>,
     pub order: Order,
     pub host: HostMemory,
     pub report: ReportFile,
@@ -119,10 +124,6 @@ pub struct Kernel {
     pub name: String,
 }
 
-pub struct Pool {
-    pub attributes: HashMap<u32, u64>,
-}
-
 impl Driver {
     /// The device that the environment asks for.
     pub fn from_environment() -> Result<Driver> {
@@ -145,7 +146,7 @@ impl Driver {
 
     pub fn new(card: Card, options: Options, report: ReportFile) -> Driver {
         let mut pools = Table::new(Kind::Pool);
-        let default_pool = pools.insert(Pool { attributes: HashMap::new() });
+        let default_pool = pools.insert(Pool::default());
         Driver {
             device: Device::new(card, options),
             contexts: Table::new(Kind::Context),
@@ -158,6 +159,8 @@ impl Driver {
             kernels: Table::new(Kind::Kernel),
             pools,
             default_pool,
+            current_pool: default_pool,
+            pooled: HashMap::new(),
             order: Order::default(),
             host: HostMemory::default(),
             report,

@@ -162,6 +162,7 @@ impl Driver {
     /// The host waits for all that a clock covers: data arrives in pinned memory, and sources of copies may change again.
     pub fn wait(&mut self, clock: &Clock) -> Result<()> {
         self.order.wait(clock);
+        self.trim_pools();
         let order = &self.order;
         let changed = self.host.check_sources(|when| order.host_waited_for(when));
         self.host.deliver(Among::All, |when| order.host_waited_for(when));

@@ -165,11 +165,13 @@ c_api! {
     }
     fn cuDeviceGetMemPool(pool: Out<Handle>, device: i32) |d| {
         d.check_device(device)?;
-        pool.put("pool", d.default_pool)
+        pool.put("pool", d.current_pool)
     }
     fn cuDeviceSetMemPool(device: i32, pool: Handle) |d| {
         d.check_device(device)?;
-        d.pools.get(pool).map(|_| ())
+        d.pools.get(pool)?;
+        d.current_pool = pool;
+        Ok(())
     }
     fn cuProfilerStart() |_d| { Ok(()) }
     fn cuProfilerStop() |_d| { Ok(()) }

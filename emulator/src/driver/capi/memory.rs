@@ -1,13 +1,12 @@
 //! Memory (CUDA Driver API, "Memory Management", "Stream Ordered Memory Allocator", "Unified Addressing").
 
-use std::collections::HashMap;
-
 use super::{c_api, public_name};
 use crate::driver::abi::{Handle, HostIn, HostOut, In, Out, host_in, host_out};
 use crate::driver::host::{HostBlock, HostKind};
 use crate::driver::memory::Request;
 use crate::driver::pointer::Value;
-use crate::driver::state::{Driver, Pool};
+use crate::driver::pool::Pool;
+use crate::driver::state::Driver;
 use crate::driver::stream::Null;
 use crate::fault::{Code, Fault, Result};
 
@@ -117,6 +116,11 @@ fn put_value(value: Value, to: HostOut) -> Result<()> {
     Ok(())
 }
 
+/// Whether a memory pool's attribute is of type int; the others have 64 bits.
+fn is_int(attribute: u32) -> bool {
+    attribute <= 3
+}
+
 c_api! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) |d| {
         d.current()?;
@@ -205,33 +209,22 @@ c_api! {
     }
     fn cuMemPoolCreate(to: Out<Handle>, _properties: HostIn) |d| {
         to.check("pool")?;
-        let pool = d.pools.insert(Pool { attributes: HashMap::new() });
+        let pool = d.pools.insert(Pool::default());
         to.put("pool", pool)
     }
-    fn cuMemPoolDestroy(pool: Handle) |d| {
-        if pool == d.default_pool {
-            return Err(Fault::new(Code::InvalidValue, "the default memory pool can't be destroyed"));
-        }
-        d.pools.remove(pool).map(|_| ())
-    }
-    fn cuMemPoolTrimTo(pool: Handle, _keep: usize) |d| { d.pools.get(pool).map(|_| ()) }
-    fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: HostIn) |d| {
-        // The first three are of type int, the others 64 bits.
-        let bytes = value.bytes(if attribute <= 3 { 4 } else { 8 }, "value")?;
-        let value = bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
-        d.pools.get_mut(pool)?.attributes.insert(attribute, value);
+    fn cuMemPoolDestroy(pool: Handle) |d| { d.pool_destroy(pool) }
+    fn cuMemPoolTrimTo(pool: Handle, keep: usize) |d| {
+        d.pools.get_mut(pool)?.trim(keep as u64);
         Ok(())
     }
+    fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: HostIn) |d| {
+        let bytes = value.bytes(if is_int(attribute) { 4 } else { 8 }, "value")?;
+        let value = bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        d.pools.get_mut(pool)?.set_attribute(attribute, value)
+    }
     fn cuMemPoolGetAttribute(pool: Handle, attribute: u32, to: HostOut) |d| {
-        let value = d.pools.get(pool)?.attributes.get(&attribute).copied();
-        let (left, all) = d.device.memory();
-        let value = match attribute {
-            1..=3 => return put_value(Value::Int(value.unwrap_or(1) as i32), to),
-            4 => value.unwrap_or(0),
-            5..=8 => all - left,
-            _ => return Err(Fault::new(Code::InvalidValue, format!("memory pool attribute {attribute} is not known"))),
-        };
-        put_value(Value::Word(value), to)
+        let value = d.pools.get(pool)?.attribute(attribute)?;
+        put_value(if is_int(attribute) { Value::Int(value as i32) } else { Value::Word(value) }, to)
     }
     twin cuMemcpyPeer, cuMemcpyPeer_ptds(
         to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
@@ -339,14 +332,14 @@ c_api! {
     twin cuMemAllocAsync, cuMemAllocAsync_ptsz(to: Out<u64>, bytes: usize, stream: Handle) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
         to.check("dptr")?;
-        let address = d.alloc_async(bytes as u64, stream)?;
+        let address = d.alloc_async(bytes as u64, d.current_pool, stream)?;
         to.put("dptr", address)
     }
     twin cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz(to: Out<u64>, bytes: usize, pool: Handle, stream: Handle) |d, null| {
         d.pools.get(pool)?;
         let stream = d.stream_for_work(stream, null)?;
         to.check("dptr")?;
-        let address = d.alloc_async(bytes as u64, stream)?;
+        let address = d.alloc_async(bytes as u64, pool, stream)?;
         to.put("dptr", address)
     }
     twin cuMemFreeAsync, cuMemFreeAsync_ptsz(address: u64, stream: Handle) |d, null| {
