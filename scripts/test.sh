@@ -5,11 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUST_BACKTRACE=0
 scripts/setup_nvcc.sh
+scripts/setup_nvcc.sh 12.9 # for tests/toolkit_12.rs: the way out for drivers older than 580
 cargo fmt --check --all
 cargo clippy --package handgrad -- -D warnings # without CUDA
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 cargo test --workspace --all-features
-# The way out for drivers older than 580: a few kernels by the compiler of CUDA 12.9.
-scripts/setup_nvcc.sh 12.9
-cargo test --package handgrad --all-features --test toolkit_12 -- --ignored
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet

@@ -27,8 +27,7 @@ fn model(device: &Device) -> Transformer {
 }
 
 /// Nothing waits for the device between the numbers that are read, and the pool takes nothing from the driver after the
-/// second step: the first makes the optimizer's moments only at its end, so that the second is the first to need all memory
-/// at once. When all is dropped, nothing is in use.
+/// first step. When all is dropped, nothing is in use.
 #[test]
 fn a_step_does_not_wait_and_the_pool_is_empty_at_the_end() {
     let device = device();
@@ -42,21 +41,19 @@ fn a_step_does_not_wait_and_the_pool_is_empty_at_the_end() {
     let tokens: Vec<u32> = (0..600u32).map(|i| (i * i + i / 7) % 37).collect();
     let recipe = Recipe { steps: 20, batch_size: 3, seq_len: 13, warmup: 4, ..Recipe::preset("chapter8").unwrap() };
     let mut trainer = Trainer::new(model(&device), recipe, tokens[..500].to_vec(), tokens[500..].to_vec());
-    let mut last = trainer.submit_step().unwrap();
-    last.report().unwrap();
-    let waits = gpu.waits();
-    last = trainer.submit_step().unwrap();
-    let reserved = gpu.pool().unwrap().reserved;
+    // A step's loss and norm are let go before the next step, as the emulator's pool counts every byte.
+    trainer.submit_step().unwrap().report().unwrap();
+    let (waits, reserved) = (gpu.waits(), gpu.pool().unwrap().reserved);
     assert!(reserved > 0);
-    for step in 3..=6 {
-        last = trainer.submit_step().unwrap();
+    for step in 2..=6 {
+        trainer.submit_step().unwrap();
         let now = gpu.pool().unwrap().reserved;
-        assert!(now <= reserved, "step {step}: {now} bytes are reserved, {reserved} after the second");
+        assert!(now <= reserved, "step {step}: {now} bytes are reserved, {reserved} after the first");
     }
     assert_eq!(gpu.waits(), waits, "a step waited for the device");
-    last.report().unwrap();
+    trainer.train_step().unwrap();
     assert!(used() > 0);
-    drop((trainer, last));
+    drop(trainer);
     assert_eq!(used(), 0, "after training");
 
     let model = model(&device);

@@ -16,7 +16,8 @@ const NVCC: &str = ".cuda/12.9/bin/nvcc";
 const FILES: [&str; 4] = ["scale", "swiglu", "embedding", "cross_entropy"];
 
 fn nvcc(arguments: &[&str]) -> Output {
-    let output = Command::new(NVCC).args(arguments).output().expect(NVCC);
+    let output = Command::new(NVCC).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{NVCC}: {error}: run scripts/setup_nvcc.sh 12.9"));
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
@@ -36,7 +37,6 @@ fn compile(file: &str, folder: &Path) {
 }
 
 #[test]
-#[ignore = "needs scripts/setup_nvcc.sh 12.9, as in scripts/test.sh"]
 fn kernels_of_the_older_compiler_give_the_same_results() {
     let folder = tempfile::tempdir().unwrap();
     FILES.iter().for_each(|file| compile(file, folder.path()));

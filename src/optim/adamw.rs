@@ -44,6 +44,18 @@ impl AdamW {
         parameter.value.shape().len() >= 2
     }
 
+    /// Makes the moments of parameters that have none yet, so that the first step has all its memory before it begins.
+    /// Error: out of memory.
+    pub fn prepare(&mut self, parameters: &[&Parameter]) -> Result<()> {
+        for Parameter { name, value, .. } in parameters {
+            if !self.moments.contains_key(name) {
+                let zeros = || Tensor::zeros_on(value.shape(), value.dtype(), &value.device());
+                self.moments.insert(name.clone(), Moments { m: zeros()?, v: zeros()? });
+            }
+        }
+        Ok(())
+    }
+
     /// One step with learning rate `lr` and the gradients times `scale` `[]`, which
     /// [`clip_grad_norm`](super::clip_grad_norm) gives. A parameter without a gradient is left as it is.
     ///
@@ -67,10 +79,7 @@ impl AdamW {
             let Some(gradient) = gradients.get(&parameter.name) else { continue };
             let weight_decay = if AdamW::decays(parameter) { weight_decay } else { 0.0 };
             let numbers = AdamWStep { lr, beta1, beta2, eps, weight_decay, t: self.step };
-            if !self.moments.contains_key(&parameter.name) {
-                let zeros = || Tensor::zeros_on(gradient.shape(), gradient.dtype(), &gradient.device());
-                self.moments.insert(parameter.name.clone(), Moments { m: zeros()?, v: zeros()? });
-            }
+            self.prepare(&[parameter])?;
             let moments = self.moments.get_mut(&parameter.name).context("adamw: moments that were made")?;
             let Parameter { name, value, copy } = parameter;
             adamw_step([value, &mut moments.m, &mut moments.v], gradient, scale, copy.as_mut(), &numbers)

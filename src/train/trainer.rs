@@ -96,6 +96,7 @@ impl Trainer {
     /// unchanged.
     pub fn submit_step(&mut self) -> Result<Submitted> {
         let step = self.step + 1;
+        self.optimizer.prepare(&self.model.parameters())?;
         let batch = self.batch(step)?;
         let mut tape = Tape::new();
         let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
