@@ -60,7 +60,7 @@ pub struct Launch<'a> {
 
 /// What a launch did.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub struct LaunchOutcome {
     pub counters: crate::counters::Counters,
     /// Global memory that the launch touched.
     pub touched: Vec<Touched>,
@@ -262,7 +262,7 @@ impl Device {
     }
 
     /// Runs a kernel to its end; what it prints goes to standard output.
-    pub fn launch(&mut self, launch: &Launch) -> Result<Outcome> {
+    pub fn launch(&mut self, launch: &Launch) -> Result<LaunchOutcome> {
         self.check_limits(launch)?;
         let program = launch.kernel;
         if launch.params.len() != program.param_bytes as usize {
@@ -290,7 +290,7 @@ impl Device {
             // A closed standard output is the program's affair, not the launch's.
             let _ = stdout.write_all(&output).and_then(|()| stdout.flush());
         }
-        Ok(Outcome { counters: ran?, touched: self.touched() })
+        Ok(LaunchOutcome { counters: ran?, touched: self.touched() })
     }
 
     fn touched(&self) -> Vec<Touched> {

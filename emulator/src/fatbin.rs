@@ -56,7 +56,7 @@ pub fn size(header: &[u8]) -> Result<usize> {
     size.map(|size| size as usize).ok_or_else(|| invalid("the fatbin's header gives an impossible size"))
 }
 
-struct Entry<'a> {
+struct FatbinEntry<'a> {
     kind: u64,
     /// Compute capability × 10.
     capability: u64,
@@ -65,7 +65,7 @@ struct Entry<'a> {
     payload: &'a [u8],
 }
 
-fn entries(fatbin: &[u8]) -> Result<Vec<Entry<'_>>> {
+fn entries(fatbin: &[u8]) -> Result<Vec<FatbinEntry<'_>>> {
     let end = size(fatbin)?;
     let fatbin = fatbin.get(..end).ok_or_else(|| {
         invalid(format!("the fatbin is cut short: found {} bytes, its header says {end}", fatbin.len()))
@@ -87,7 +87,7 @@ fn entries(fatbin: &[u8]) -> Result<Vec<Entry<'_>>> {
         let payload = start.checked_add(bytes).and_then(|stop| fatbin.get(start..stop));
         let payload = payload.ok_or_else(|| invalid(format!("the fatbin's entry at byte {at} is cut short")))?;
         let raw_bytes = if packed { number(fatbin, at + 56, 8)? as usize } else { bytes };
-        entries.push(Entry {
+        entries.push(FatbinEntry {
             kind: number(fatbin, at, 2)?,
             capability: number(fatbin, at + 28, 4)?,
             flags,
@@ -99,7 +99,7 @@ fn entries(fatbin: &[u8]) -> Result<Vec<Entry<'_>>> {
     Ok(entries)
 }
 
-fn unpack(entry: &Entry) -> Result<Vec<u8>> {
+fn unpack(entry: &FatbinEntry) -> Result<Vec<u8>> {
     if entry.raw_bytes > LARGEST {
         return Err(invalid(format!("the fatbin's PTX claims {} bytes", entry.raw_bytes)));
     }

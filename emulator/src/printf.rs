@@ -14,7 +14,7 @@ pub fn format(format: &[u8], arguments: &[u8], string: &dyn Fn(u64) -> Option<Ve
     while let Some(percent) = rest.iter().position(|&byte| byte == b'%') {
         output.extend_from_slice(&rest[..percent]);
         rest = &rest[percent..];
-        match Conversion::parse(rest, &mut arguments) {
+        match ConversionSpecification::parse(rest, &mut arguments) {
             Some((conversion, length)) => {
                 output.extend_from_slice(&conversion.convert(&mut arguments, string));
                 rest = &rest[length..];
@@ -64,7 +64,7 @@ enum Size {
 
 /// One `%…`.
 #[derive(Debug)]
-struct Conversion {
+struct ConversionSpecification {
     left: bool,
     plus: bool,
     space: bool,
@@ -79,9 +79,9 @@ struct Conversion {
 /// Wider fields are cut to this: a kernel's mistake must not take all memory.
 const MOST_WIDTH: usize = 4096;
 
-impl Conversion {
+impl ConversionSpecification {
     /// The conversion at the start of `text`, and its length; `*` takes its argument at once.
-    fn parse(text: &[u8], arguments: &mut Arguments) -> Option<(Conversion, usize)> {
+    fn parse(text: &[u8], arguments: &mut Arguments) -> Option<(ConversionSpecification, usize)> {
         let end = 1 + text[1..].iter().position(|byte| !b"-+ #0123456789.*hlLjzt".contains(byte))?;
         let letter = text[end];
         if !b"diuxXocsfFeEgGaAp%".contains(&letter) {
@@ -90,7 +90,7 @@ impl Conversion {
         let middle = &text[1..end];
         let flags = middle.iter().take_while(|byte| b"-+ #0".contains(byte)).count();
         let has = |flag: u8| middle[..flags].contains(&flag);
-        let mut conversion = Conversion {
+        let mut conversion = ConversionSpecification {
             left: has(b'-'),
             plus: has(b'+'),
             space: has(b' '),

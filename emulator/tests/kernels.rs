@@ -3,7 +3,7 @@
 
 mod support;
 
-use cuda_emulator::device::Outcome;
+use cuda_emulator::device::LaunchOutcome;
 use support::attention_cases::{attention, decode_attention};
 use support::cases::*;
 use support::gpu::{Arg, Gpu, shape};
@@ -34,7 +34,7 @@ fn run(case: &Case, text: &str, seed: u64) -> Vec<Vec<f64>> {
 }
 
 /// The places of 24 warps in the order in which they counted, and all that the launch counted.
-fn arrivals(seed: u64) -> (Vec<u32>, Outcome) {
+fn arrivals(seed: u64) -> (Vec<u32>, LaunchOutcome) {
     let mut gpu = Gpu::new(&ptx("kernels/arrival.cu", O3), seed).unwrap();
     let (counter, places) = (gpu.upload(&[0u32]).unwrap(), gpu.alloc::<u32>(24).unwrap());
     gpu.launch("arrival", shape(6, 128), &[counter, places].map(Arg::Pointer)).unwrap();

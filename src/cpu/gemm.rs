@@ -27,7 +27,7 @@ mod pack;
 #[cfg(test)]
 mod tests;
 
-use self::microkernel::{Kernel, MAX_MR, MAX_NR, Tile, kernel};
+use self::microkernel::{Kernel, MAX_MR, MAX_NR, TileOperands, kernel};
 use self::pack::{Lanes, pack};
 use crate::cpu::simd;
 use std::cell::RefCell;
@@ -55,7 +55,7 @@ const MIN_WORK: usize = 1 << 19;
 /// Panics if a matrix does not fit its slice or if the rows of C overlap.
 #[allow(clippy::too_many_arguments, reason = "the usual signature of a GEMM")]
 pub fn gemm(m: usize, n: usize, k: usize, a: MatRef, b: MatRef, c: &mut [f32], c_stride: usize, accumulate: bool) {
-    let product = Product::new(m, n, k, a, b, c, c_stride, accumulate);
+    let product = CheckedProduct::new(m, n, k, a, b, c, c_stride, accumulate);
     let parts = (m.max(MAX_MR) * n * k / MIN_WORK).clamp(1, rayon::current_num_threads());
     parallel(kernel(simd::level()), product, parts);
 }
@@ -72,11 +72,11 @@ pub fn gemm_serial(
     c_stride: usize,
     accumulate: bool,
 ) {
-    serial(kernel(simd::level()), Product::new(m, n, k, a, b, c, c_stride, accumulate));
+    serial(kernel(simd::level()), CheckedProduct::new(m, n, k, a, b, c, c_stride, accumulate));
 }
 
 /// A product whose operands were checked against their slices, and which alone accesses its rectangle of C.
-struct Product<'a> {
+struct CheckedProduct<'a> {
     m: usize,
     n: usize,
     k: usize,
@@ -89,9 +89,9 @@ struct Product<'a> {
 }
 
 // SAFETY: `c` stands for an exclusive borrow of the elements of its rectangle, and f32 is Send.
-unsafe impl Send for Product<'_> {}
+unsafe impl Send for CheckedProduct<'_> {}
 
-impl<'a> Product<'a> {
+impl<'a> CheckedProduct<'a> {
     #[allow(clippy::too_many_arguments, reason = "the usual signature of a GEMM")]
     fn new(
         m: usize,
@@ -108,7 +108,7 @@ impl<'a> Product<'a> {
         assert!(extent(m, n, c_stride, 1) <= c.len(), "C [{m}, {n}] does not fit its slice");
         assert!(m <= 1 || n <= c_stride, "rows of C overlap: {n} columns at stride {c_stride}");
         let c = c.as_mut_ptr();
-        Product { m, n, k, a, b, c, c_stride, accumulate, exclusive: std::marker::PhantomData }
+        CheckedProduct { m, n, k, a, b, c, c_stride, accumulate, exclusive: std::marker::PhantomData }
     }
 
     /// Rows 0..at and at..m as two products.
@@ -117,7 +117,7 @@ impl<'a> Product<'a> {
         let a = MatRef { data: tail(self.a.data, at * self.a.row_stride), ..self.a };
         // SAFETY: row `at` exists, so its start lies within C; the two row ranges are disjoint.
         let c = unsafe { self.c.add(at * self.c_stride) };
-        (Product { m: at, ..self }, Product { m: self.m - at, a, c, ..self })
+        (CheckedProduct { m: at, ..self }, CheckedProduct { m: self.m - at, a, c, ..self })
     }
 
     /// Columns 0..at and at..n as two products.
@@ -126,7 +126,7 @@ impl<'a> Product<'a> {
         let b = MatRef { data: tail(self.b.data, at * self.b.col_stride), ..self.b };
         // SAFETY: column `at` exists, so its start lies within C; the two column ranges are disjoint.
         let c = unsafe { self.c.add(at) };
-        (Product { n: at, ..self }, Product { n: self.n - at, b, c, ..self })
+        (CheckedProduct { n: at, ..self }, CheckedProduct { n: self.n - at, b, c, ..self })
     }
 
     /// C = 0 or C += 0, the product over an empty k.
@@ -157,7 +157,7 @@ fn tail(data: &[f32], from: usize) -> &[f32] {
 }
 
 /// Halves the product until there is one part per thread.
-fn parallel(kernel: &'static Kernel, product: Product, parts: usize) {
+fn parallel(kernel: &'static Kernel, product: CheckedProduct, parts: usize) {
     if parts <= 1 {
         return serial(kernel, product);
     }
@@ -197,7 +197,7 @@ fn reserve(buffer: &mut Vec<CacheLine>, len: usize) -> &mut [f32] {
     &mut bytemuck::cast_slice_mut(buffer)[..len]
 }
 
-fn serial(kernel: &Kernel, product: Product) {
+fn serial(kernel: &Kernel, product: CheckedProduct) {
     thread_local! {
         static BUFFERS: RefCell<Buffers> = RefCell::default();
     }
@@ -218,7 +218,7 @@ fn serial(kernel: &Kernel, product: Product) {
         for jc in (0..product.n).step_by(nc) {
             for pc in (0..product.k).step_by(KC) {
                 for ic in (0..product.m).step_by(MC) {
-                    let block = Block {
+                    let block = CacheBlock {
                         ic,
                         jc,
                         pc,
@@ -234,7 +234,7 @@ fn serial(kernel: &Kernel, product: Product) {
 }
 
 /// The part of a product that one call of the macrokernel covers.
-struct Block {
+struct CacheBlock {
     ic: usize,
     jc: usize,
     pc: usize,
@@ -251,9 +251,9 @@ struct Panel<'a> {
 }
 
 /// All tiles of one block: panels of B outside, so that each stays in L1 while the A block passes by.
-fn macrokernel(kernel: &Kernel, product: &Product, block: &Block, buffers: &mut Buffers) {
+fn macrokernel(kernel: &Kernel, product: &CheckedProduct, block: &CacheBlock, buffers: &mut Buffers) {
     let Kernel { level, mr, nr, .. } = *kernel;
-    let &Block { ic, jc, pc, mc, nc, kc } = block;
+    let &CacheBlock { ic, jc, pc, mc, nc, kc } = block;
     let (a, b) = (product.a, product.b);
     // A in place saves packing where few panels of B reuse it, unless the rows of a tile would share their cache sets.
     let a_in_place = a.col_stride == 1 && nc <= 8 * nr && !a.row_stride.is_multiple_of(1024);
@@ -316,12 +316,12 @@ fn tile(
     let (a, a_row, a_k, b, b_k) = (a.data.as_ptr(), a.lane_stride, a.k_stride, b.data.as_ptr(), b.k_stride);
     if columns == kernel.nr {
         // SAFETY: panels cover rows × kc and kc × NR; rows × NR elements at `c` belong to this product.
-        unsafe { compute(&Tile { kc, a, a_row, a_k, b, b_k, c, c_row, add }) };
+        unsafe { compute(&TileOperands { kc, a, a_row, a_k, b, b_k, c, c_row, add }) };
         return;
     }
     let mut scratch = [0.0f32; MAX_MR * MAX_NR];
     // SAFETY: as above, and the scratch tile has room for MR rows of the widest NR.
-    unsafe { compute(&Tile { kc, a, a_row, a_k, b, b_k, c: scratch.as_mut_ptr(), c_row: MAX_NR, add: false }) };
+    unsafe { compute(&TileOperands { kc, a, a_row, a_k, b, b_k, c: scratch.as_mut_ptr(), c_row: MAX_NR, add: false }) };
     for (i, row) in scratch.chunks_exact(MAX_NR).take(rows).enumerate() {
         // SAFETY: row i < rows of the tile has `columns` elements in C, borrowed by this product alone.
         let c = unsafe { std::slice::from_raw_parts_mut(c.add(i * c_row), columns) };

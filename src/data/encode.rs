@@ -5,7 +5,7 @@
 //! shard ended (`progress.json` says where) and writes what it would have written.
 
 use super::corpus::list;
-use super::progress::{Plan, Progress, Source, begin, lock, save};
+use super::progress::{EncodingPlan, InputFile, Progress, begin, lock, save};
 use super::shard::{self, Format};
 use crate::tokenizer::bpe::{Specials, cuts};
 use crate::tokenizer::{SpecialText, Tokenizer};
@@ -89,7 +89,7 @@ pub fn encode(
             return Ok(state);
         }
         let before = now.offset;
-        let batch = Batch::read(&files[now.file], &mut now, settings, tokenizer)?;
+        let batch = TextBatch::read(&files[now.file], &mut now, settings, tokenizer)?;
         progress(batch.end - before);
         batch.encode(&files[now.file], tokenizer, settings.specials, &mut now, &mut ids)?;
         now.offset = batch.end;
@@ -110,14 +110,14 @@ pub fn encode(
     Ok(now)
 }
 
-fn plan(files: &[PathBuf], settings: Settings, format: Format) -> Result<Plan> {
-    Ok(Plan {
+fn plan(files: &[PathBuf], settings: Settings, format: Format) -> Result<EncodingPlan> {
+    Ok(EncodingPlan {
         fingerprint: format!("{:016x}", format.fingerprint),
         shard_tokens: settings.shard_tokens,
         batch: settings.batch,
         lossy: settings.lossy,
         specials: format!("{:?}", settings.specials),
-        files: files.iter().map(|path| Source::of(path)).collect::<Result<_>>()?,
+        files: files.iter().map(|path| InputFile::of(path)).collect::<Result<_>>()?,
     })
 }
 
@@ -131,7 +131,7 @@ fn write(out: &Path, format: Format, now: &mut Progress, ids: &mut Vec<u32>) -> 
 }
 
 /// Texts from one file.
-struct Batch {
+struct TextBatch {
     units: Vec<Unit>,
     /// What the units' places count: lines, or bytes.
     lines: bool,
@@ -148,8 +148,8 @@ struct Unit {
     ends: bool,
 }
 
-impl Batch {
-    fn read(path: &Path, now: &mut Progress, settings: Settings, tokenizer: &Tokenizer) -> Result<Batch> {
+impl TextBatch {
+    fn read(path: &Path, now: &mut Progress, settings: Settings, tokenizer: &Tokenizer) -> Result<TextBatch> {
         let (start, size) = (now.offset, now.plan.files[now.file].bytes);
         let lines = path.extension().is_some_and(|ending| ending == "jsonl");
         let mut wanted = settings.batch as u64;
@@ -165,7 +165,7 @@ impl Batch {
                 wanted *= 2;
                 continue;
             };
-            let place = Place { path, start };
+            let place = TextOrigin { path, start };
             let units = match lines {
                 true => json_lines(&bytes[..cut], &place, &mut now.line, settings.lossy)?,
                 false => {
@@ -173,7 +173,7 @@ impl Batch {
                     text_units(text, start, start + cut as u64 == size, tokenizer)
                 }
             };
-            return Ok(Batch { units, lines, end: start + cut as u64 });
+            return Ok(TextBatch { units, lines, end: start + cut as u64 });
         }
     }
 
@@ -250,7 +250,7 @@ fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer) -> Ve
 }
 
 /// The `text` of each line that is not blank.
-fn json_lines(bytes: &[u8], place: &Place, line: &mut usize, lossy: bool) -> Result<Vec<Unit>> {
+fn json_lines(bytes: &[u8], place: &TextOrigin, line: &mut usize, lossy: bool) -> Result<Vec<Unit>> {
     #[derive(Deserialize)]
     struct Line {
         text: Option<String>,
@@ -279,12 +279,12 @@ fn json_lines(bytes: &[u8], place: &Place, line: &mut usize, lossy: bool) -> Res
 }
 
 /// Where bytes come from, for errors.
-struct Place<'a> {
+struct TextOrigin<'a> {
     path: &'a Path,
     start: u64,
 }
 
-impl Place<'_> {
+impl TextOrigin<'_> {
     /// Error: not UTF-8, with the offset in the file.
     fn text(&self, bytes: &[u8], offset: usize, lossy: bool) -> Result<String> {
         match String::from_utf8(bytes.to_vec()) {

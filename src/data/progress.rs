@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// What must be the same for a run to go on: fingerprint, settings and files.
-    pub(super) plan: Plan,
+    pub(super) plan: EncodingPlan,
     /// Shards written.
     pub shards: usize,
     /// The file to go on with, where in it, and how many of its lines have been read.
@@ -31,33 +31,33 @@ pub struct Progress {
 
 /// What decides the shards that a run writes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Plan {
+pub(super) struct EncodingPlan {
     pub(super) fingerprint: String,
     pub(super) shard_tokens: usize,
     pub(super) batch: usize,
     pub(super) lossy: bool,
     pub(super) specials: String,
-    pub(super) files: Vec<Source>,
+    pub(super) files: Vec<InputFile>,
 }
 
 /// A file as it was when the run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Source {
+pub(super) struct InputFile {
     path: PathBuf,
     pub(super) bytes: u64,
     /// When it was last changed, in nanoseconds since 1970.
     changed: u64,
 }
 
-impl Source {
+impl InputFile {
     /// Error: a file that cannot be read, or whose name is not UTF-8.
-    pub(super) fn of(path: &Path) -> Result<Source> {
+    pub(super) fn of(path: &Path) -> Result<InputFile> {
         let place = || format!("{}: cannot be read", path.display());
         let meta = fs::metadata(path).with_context(place)?;
         let changed = meta.modified().with_context(place)?.duration_since(UNIX_EPOCH).unwrap_or_default();
         // progress.json is text.
         ensure!(path.to_str().is_some(), "{}: found a name that is not UTF-8, expected another", path.display());
-        Ok(Source { path: std::path::absolute(path)?, bytes: meta.len(), changed: changed.as_nanos() as u64 })
+        Ok(InputFile { path: std::path::absolute(path)?, bytes: meta.len(), changed: changed.as_nanos() as u64 })
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn lock(out: &Path) -> Result<Lock> {
 
 /// Finds out how far an interrupted run of the same plan is, or begins one. Errors: the directory holds shards of another
 /// plan, damaged ones or another tokenizer; it cannot be written to.
-pub(super) fn begin(plan: Plan, out: &Path, tokenizer: &Tokenizer, format: Format) -> Result<Progress> {
+pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, format: Format) -> Result<Progress> {
     let place = out.display();
     let holds_shards = shard::is_in(out);
     let tokenizer_path = out.join("tokenizer.json");

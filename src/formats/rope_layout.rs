@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 use half::bf16;
 
 #[derive(Clone, Copy)]
-enum Direction {
+enum FileDirection {
     ToFile,
     FromFile,
 }
@@ -20,12 +20,12 @@ enum Direction {
 /// A parameter, its gradient or its moment as it stands in a file. `name` decides: what has no RoPE rows is returned as it is.
 /// Error: the rows are not those of the configuration's heads, or not floats.
 pub fn to_file(config: &ModelConfig, name: &str, tensor: &Tensor) -> Result<Tensor> {
-    convert(config, name, tensor, Direction::ToFile)
+    convert(config, name, tensor, FileDirection::ToFile)
 }
 
 /// The inverse of [`to_file`].
 pub fn from_file(config: &ModelConfig, name: &str, tensor: &Tensor) -> Result<Tensor> {
-    convert(config, name, tensor, Direction::FromFile)
+    convert(config, name, tensor, FileDirection::FromFile)
 }
 
 /// Heads that the rows of parameter `name` belong to; `None` for a parameter that RoPE does not touch.
@@ -42,7 +42,7 @@ fn heads(config: &ModelConfig, name: &str) -> Option<usize> {
     }
 }
 
-fn convert(config: &ModelConfig, name: &str, tensor: &Tensor, direction: Direction) -> Result<Tensor> {
+fn convert(config: &ModelConfig, name: &str, tensor: &Tensor, direction: FileDirection) -> Result<Tensor> {
     let Some(heads) = heads(config, name) else { return Ok(tensor.clone()) };
     let rows = heads * config.head_dim;
     let found = tensor.shape().first().copied();
@@ -61,7 +61,7 @@ fn convert(config: &ModelConfig, name: &str, tensor: &Tensor, direction: Directi
 }
 
 /// Rows of every head in the other order. A bias or a gain is a matrix of one column.
-fn permute<E: Element>(tensor: &Tensor, head_dim: usize, direction: Direction) -> Result<Tensor> {
+fn permute<E: Element>(tensor: &Tensor, head_dim: usize, direction: FileDirection) -> Result<Tensor> {
     let from = tensor.as_slice::<E>()?;
     let mut to = from.to_vec();
     let width: usize = tensor.shape()[1..].iter().product();
@@ -71,8 +71,8 @@ fn permute<E: Element>(tensor: &Tensor, head_dim: usize, direction: Direction) -
         for (from, to) in from.chunks_exact(head).zip(to.chunks_exact_mut(head)) {
             for i in 0..head_dim {
                 let (source, target) = match direction {
-                    Direction::ToFile => (order(i, head_dim), i),
-                    Direction::FromFile => (i, order(i, head_dim)),
+                    FileDirection::ToFile => (order(i, head_dim), i),
+                    FileDirection::FromFile => (i, order(i, head_dim)),
                 };
                 to[target * width..][..width].copy_from_slice(&from[source * width..][..width]);
             }

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::alu::Alu;
-use crate::alu::float::{Arithmetic, Float, Kind, Operation};
+use crate::alu::float::{Arithmetic, Float, FloatType, Operation};
 use crate::program::Op;
 use crate::ptx::ast::Space;
 use crate::warp_ops::{MmaForm, WarpOp};
@@ -15,7 +15,7 @@ use crate::warp_ops::{MmaForm, WarpOp};
 /// In the order of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum InstructionClass {
     TensorCore,
     Float32,
     Float64,
@@ -54,57 +54,57 @@ pub enum TensorRate {
     Double,
 }
 
-impl Class {
+impl InstructionClass {
     pub fn label(self) -> &'static str {
         match self {
-            Class::TensorCore => "tensor core",
-            Class::Float32 => "float32",
-            Class::Float64 => "float64",
-            Class::Half => "half",
-            Class::SpecialFunction => "special function",
-            Class::Convert => "convert",
-            Class::Integer => "integer",
-            Class::GlobalLoad => "global load",
-            Class::GlobalStore => "global store",
-            Class::SharedLoad => "shared load",
-            Class::SharedStore => "shared store",
-            Class::Local => "local",
-            Class::Constant => "constant",
-            Class::CopyAsync => "cp.async",
-            Class::Atomic => "atomic",
-            Class::WarpExchange => "warp exchange",
-            Class::Barrier => "barrier",
-            Class::Branch => "branch",
-            Class::Other => "other",
+            InstructionClass::TensorCore => "tensor core",
+            InstructionClass::Float32 => "float32",
+            InstructionClass::Float64 => "float64",
+            InstructionClass::Half => "half",
+            InstructionClass::SpecialFunction => "special function",
+            InstructionClass::Convert => "convert",
+            InstructionClass::Integer => "integer",
+            InstructionClass::GlobalLoad => "global load",
+            InstructionClass::GlobalStore => "global store",
+            InstructionClass::SharedLoad => "shared load",
+            InstructionClass::SharedStore => "shared store",
+            InstructionClass::Local => "local",
+            InstructionClass::Constant => "constant",
+            InstructionClass::CopyAsync => "cp.async",
+            InstructionClass::Atomic => "atomic",
+            InstructionClass::WarpExchange => "warp exchange",
+            InstructionClass::Barrier => "barrier",
+            InstructionClass::Branch => "branch",
+            InstructionClass::Other => "other",
         }
     }
 }
 
 /// The class, and floating-point operations of one lane.
-pub fn classify(op: &Op) -> (Class, u32) {
+pub fn classify(op: &Op) -> (InstructionClass, u32) {
     let class = match op {
         Op::Alu(op) => return alu(op),
-        Op::Warp(WarpOp::Mma(_)) => Class::TensorCore,
-        Op::Warp(_) => Class::WarpExchange,
+        Op::Warp(WarpOp::Mma(_)) => InstructionClass::TensorCore,
+        Op::Warp(_) => InstructionClass::WarpExchange,
         Op::Load { space, .. } => match space {
-            Space::Global | Space::Generic => Class::GlobalLoad,
-            Space::Shared => Class::SharedLoad,
-            Space::Local => Class::Local,
-            Space::Const | Space::Param => Class::Constant,
+            Space::Global | Space::Generic => InstructionClass::GlobalLoad,
+            Space::Shared => InstructionClass::SharedLoad,
+            Space::Local => InstructionClass::Local,
+            Space::Const | Space::Param => InstructionClass::Constant,
         },
         Op::Store { space, .. } => match space {
-            Space::Global | Space::Generic => Class::GlobalStore,
-            Space::Shared => Class::SharedStore,
-            Space::Local => Class::Local,
-            Space::Const | Space::Param => Class::Constant,
+            Space::Global | Space::Generic => InstructionClass::GlobalStore,
+            Space::Shared => InstructionClass::SharedStore,
+            Space::Local => InstructionClass::Local,
+            Space::Const | Space::Param => InstructionClass::Constant,
         },
-        Op::LoadMatrix { .. } => Class::SharedLoad,
-        Op::StoreMatrix { .. } => Class::SharedStore,
-        Op::Atomic { .. } => Class::Atomic,
-        Op::CopyAsync { .. } | Op::CopyAsyncCommit | Op::CopyAsyncWait { .. } => Class::CopyAsync,
-        Op::Barrier(_) | Op::WarpBarrier { .. } | Op::Fence => Class::Barrier,
-        Op::Branch { .. } | Op::BranchIndexed { .. } | Op::Exit => Class::Branch,
-        _ => Class::Other,
+        Op::LoadMatrix { .. } => InstructionClass::SharedLoad,
+        Op::StoreMatrix { .. } => InstructionClass::SharedStore,
+        Op::Atomic { .. } => InstructionClass::Atomic,
+        Op::CopyAsync { .. } | Op::CopyAsyncCommit | Op::CopyAsyncWait { .. } => InstructionClass::CopyAsync,
+        Op::Barrier(_) | Op::WarpBarrier { .. } | Op::Fence => InstructionClass::Barrier,
+        Op::Branch { .. } | Op::BranchIndexed { .. } | Op::Exit => InstructionClass::Branch,
+        _ => InstructionClass::Other,
     };
     (class, 0)
 }
@@ -122,15 +122,15 @@ pub fn tensor_work(op: &Op) -> Option<(TensorRate, u64)> {
     Some((rate, mma.form.flops()))
 }
 
-fn alu(op: &Alu) -> (Class, u32) {
+fn alu(op: &Alu) -> (InstructionClass, u32) {
     match op {
-        Alu::Integer(_) => (Class::Integer, 0),
-        Alu::Float(Float::Convert(_)) => (Class::Convert, 0),
+        Alu::Integer(_) => (InstructionClass::Integer, 0),
+        Alu::Float(Float::Convert(_)) => (InstructionClass::Convert, 0),
         Alu::Float(Float::Arithmetic(op)) => arithmetic(op),
     }
 }
 
-fn arithmetic(op: &Arithmetic) -> (Class, u32) {
+fn arithmetic(op: &Arithmetic) -> (InstructionClass, u32) {
     use Operation::{
         Abs, Add, CopySign, Cos, Div, Ex2, Fma, Lg2, Max, Min, Mul, Neg, Rcp, Rsqrt, Sin, Sqrt, Sub, Tanh,
     };
@@ -142,10 +142,10 @@ fn arithmetic(op: &Arithmetic) -> (Class, u32) {
     };
     let class = match op.kind {
         // No special-function unit works in f64: these are sequences of ordinary instructions.
-        Kind::Double => Class::Float64,
-        _ if special => Class::SpecialFunction,
-        Kind::Single => Class::Float32,
-        Kind::Half | Kind::Bfloat => Class::Half,
+        FloatType::Double => InstructionClass::Float64,
+        _ if special => InstructionClass::SpecialFunction,
+        FloatType::Single => InstructionClass::Float32,
+        FloatType::Half | FloatType::Bfloat => InstructionClass::Half,
     };
     (class, if op.packed { 2 * operations } else { operations })
 }
@@ -189,17 +189,17 @@ mod tests {
     #[test]
     fn flops_of_a_lane() {
         for (form, operands, class, flops) in [
-            ("fma.rn.f32", vec!["%f0", "%f1", "%f2", "%f3"], Class::Float32, 2),
-            ("add.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 1),
-            ("mul.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 1),
-            ("max.f32", vec!["%f0", "%f1", "%f2"], Class::Float32, 0),
-            ("fma.rn.f64", vec!["%fd0", "%fd1", "%fd2", "%fd3"], Class::Float64, 2),
-            ("fma.rn.bf16x2", vec!["%r0", "%r1", "%r2", "%r3"], Class::Half, 4),
-            ("add.f16", vec!["%rs0", "%rs1", "%rs2"], Class::Half, 1),
-            ("ex2.approx.ftz.f32", vec!["%f0", "%f1"], Class::SpecialFunction, 0),
-            ("rsqrt.approx.f32", vec!["%f0", "%f1"], Class::SpecialFunction, 0),
-            ("cvt.rn.f32.s32", vec!["%f0", "%r1"], Class::Convert, 0),
-            ("shfl.sync.bfly.b32", vec!["%r0", "%r1", "%r2", "%r3", "%r4"], Class::WarpExchange, 0),
+            ("fma.rn.f32", vec!["%f0", "%f1", "%f2", "%f3"], InstructionClass::Float32, 2),
+            ("add.f32", vec!["%f0", "%f1", "%f2"], InstructionClass::Float32, 1),
+            ("mul.f32", vec!["%f0", "%f1", "%f2"], InstructionClass::Float32, 1),
+            ("max.f32", vec!["%f0", "%f1", "%f2"], InstructionClass::Float32, 0),
+            ("fma.rn.f64", vec!["%fd0", "%fd1", "%fd2", "%fd3"], InstructionClass::Float64, 2),
+            ("fma.rn.bf16x2", vec!["%r0", "%r1", "%r2", "%r3"], InstructionClass::Half, 4),
+            ("add.f16", vec!["%rs0", "%rs1", "%rs2"], InstructionClass::Half, 1),
+            ("ex2.approx.ftz.f32", vec!["%f0", "%f1"], InstructionClass::SpecialFunction, 0),
+            ("rsqrt.approx.f32", vec!["%f0", "%f1"], InstructionClass::SpecialFunction, 0),
+            ("cvt.rn.f32.s32", vec!["%f0", "%r1"], InstructionClass::Convert, 0),
+            ("shfl.sync.bfly.b32", vec!["%r0", "%r1", "%r2", "%r3", "%r4"], InstructionClass::WarpExchange, 0),
         ] {
             assert_eq!(classify(&lowered(form, &operands)), (class, flops), "{form}");
         }
@@ -212,7 +212,7 @@ mod tests {
             "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
             &[four, "{%r0 %r1 %r2 %r3", "{%r4 %r5", four],
         );
-        assert_eq!(classify(&op), (Class::TensorCore, 0));
+        assert_eq!(classify(&op), (InstructionClass::TensorCore, 0));
         assert_eq!(tensor_work(&op), Some((TensorRate::Half, 4096)));
         assert_eq!(tensor_work(&Op::Exit), None);
     }
@@ -222,11 +222,11 @@ mod tests {
         let (value, address) =
             (Value { bytes: 4, signed: false, wide: false }, Address { base: Reg(0), wide: true, offset: 0 });
         let load = |space| classify(&Op::Load { space, value, address, to: vec![Reg(1)], strong: false }).0;
-        assert_eq!(load(Space::Generic), Class::GlobalLoad);
-        assert_eq!(load(Space::Shared), Class::SharedLoad);
-        assert_eq!(load(Space::Param), Class::Constant);
+        assert_eq!(load(Space::Generic), InstructionClass::GlobalLoad);
+        assert_eq!(load(Space::Shared), InstructionClass::SharedLoad);
+        assert_eq!(load(Space::Param), InstructionClass::Constant);
         let store = Op::Store { space: Space::Local, value, address, from: vec![Reg(1)], strong: false };
-        assert_eq!(classify(&store).0, Class::Local);
-        assert_eq!(classify(&Op::CopyAsyncCommit).0, Class::CopyAsync);
+        assert_eq!(classify(&store).0, InstructionClass::Local);
+        assert_eq!(classify(&Op::CopyAsyncCommit).0, InstructionClass::CopyAsync);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Class, Counters, TensorRate, Traffic, classify, tensor_work};
+use super::{Counters, InstructionClass, TensorRate, Traffic, classify, tensor_work};
 use crate::program::{Op, Program};
 
 /// What the report needs to know of a program, so that it need not keep it.
@@ -15,7 +15,7 @@ pub struct Listing {
 
 #[derive(Debug, Clone)]
 struct Row {
-    class: Class,
+    class: InstructionClass,
     flops: u32,
     tensor: Option<(TensorRate, u64)>,
     branch: bool,
@@ -29,8 +29,8 @@ pub struct Derived {
     /// Warp instructions, and the lanes that took part in them.
     pub instructions: u64,
     pub lanes: u64,
-    /// Warp instructions of each class that occurs, in the order of `Class`.
-    pub classes: Vec<(Class, u64)>,
+    /// Warp instructions of each class that occurs, in the order of `InstructionClass`.
+    pub classes: Vec<(InstructionClass, u64)>,
     /// Operations of tensor cores by rate, in the order f32, f16 accumulators, tf32, int8, f64.
     pub tensor_flops: [u64; 5],
     /// Operations of CUDA cores.
@@ -86,10 +86,10 @@ impl Listing {
                 derived.tensor_flops[rate as usize] += flops * lanes / 32;
             }
             match row.class {
-                Class::Float32 => derived.float32_flops += row.flops as u64 * lanes,
-                Class::Float64 => derived.float64_flops += row.flops as u64 * lanes,
-                Class::Half => derived.half_flops += row.flops as u64 * lanes,
-                Class::SpecialFunction => derived.special_functions += lanes,
+                InstructionClass::Float32 => derived.float32_flops += row.flops as u64 * lanes,
+                InstructionClass::Float64 => derived.float64_flops += row.flops as u64 * lanes,
+                InstructionClass::Half => derived.half_flops += row.flops as u64 * lanes,
+                InstructionClass::SpecialFunction => derived.special_functions += lanes,
                 _ => {}
             }
             derived.traffic.add(&counters.traffic.get(pc).copied().unwrap_or_default());

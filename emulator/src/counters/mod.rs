@@ -10,7 +10,7 @@ pub mod report;
 pub mod roofline;
 mod text;
 
-pub use classify::{Class, TensorRate, classify, tensor_work};
+pub use classify::{InstructionClass, TensorRate, classify, tensor_work};
 pub use derived::{Derived, Listing, Share};
 pub use memory::{global_sectors, matrix_wavefronts, shared_wavefronts};
 

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use super::roofline::{Roofline, roofline};
 use super::{Counters, Derived, Listing, Share};
 use crate::card::Card;
-use crate::device::{Launch, Outcome};
+use crate::device::{Launch, LaunchOutcome};
 use crate::fault::{Code, Fault};
 use crate::occupancy::{Occupancy, estimated_registers, occupancy, shared_bytes};
 
@@ -46,7 +46,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Report {
     card: Card,
-    entries: Vec<Entry>,
+    entries: Vec<KernelLaunches>,
     places: HashMap<Key, usize>,
     findings: Vec<Finding>,
     findings_left_out: u64,
@@ -65,7 +65,7 @@ struct Key {
 
 /// Launches of one kernel and shape.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct KernelLaunches {
     pub kernel: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -119,7 +119,7 @@ impl Report {
     }
 
     /// Adds a launch.
-    pub fn record(&mut self, launch: &Launch, outcome: &Outcome) {
+    pub fn record(&mut self, launch: &Launch, outcome: &LaunchOutcome) {
         let index = self.place(launch);
         let entry = &mut self.entries[index];
         entry.launches += 1;
@@ -145,7 +145,7 @@ impl Report {
         }
         let registers = estimated_registers(program);
         let threads = launch.block.iter().product();
-        self.entries.push(Entry {
+        self.entries.push(KernelLaunches {
             kernel: program.name.clone(),
             grid,
             block,
@@ -179,7 +179,7 @@ impl Report {
         &self.findings
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[KernelLaunches] {
         &self.entries
     }
 
@@ -229,7 +229,7 @@ impl Report {
     }
 }
 
-impl Entry {
+impl KernelLaunches {
     pub fn derived(&self) -> Derived {
         self.listing.derive(&self.counters)
     }

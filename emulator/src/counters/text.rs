@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Entry, Report};
+use super::report::{KernelLaunches, Report};
 use super::{Derived, Share};
 use crate::card::Card;
 
@@ -22,7 +22,7 @@ pub(super) fn table(report: &Report) -> String {
     text
 }
 
-fn write_entry(text: &mut String, entry: &Entry, card: &Card) -> std::fmt::Result {
+fn write_entry(text: &mut String, entry: &KernelLaunches, card: &Card) -> std::fmt::Result {
     let derived = entry.derived();
     let [shape, block] = [entry.grid, entry.block].map(|[x, y, z]| format!("{x}x{y}x{z}"));
     let shape = if entry.grid == [0; 3] { "several shapes".to_string() } else { format!("grid {shape} block {block}") };

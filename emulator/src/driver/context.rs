@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::CONTEXTS;
 use super::abi::Handle;
 use super::host::HostKind;
-use super::order::{Block, Clock};
+use super::order::{Clock, MemoryBlock};
 use super::report::leak_text;
 use super::state::{Context, Driver, Role};
 use crate::device::Leak;
@@ -177,7 +177,7 @@ impl Driver {
             if block.mapped {
                 self.device.free(owner, start)?;
             }
-            self.order.forget(Block(start));
+            self.order.forget(MemoryBlock(start));
             // Registered memory is the program's own; nothing of it is lost.
             if block.kind != HostKind::Registered {
                 leaks.push(Leak { address: start, bytes: block.len(), label: block.kind.name().to_string() });

@@ -130,7 +130,7 @@ struct Delivery {
 }
 
 /// A copy that may still read its source.
-struct Source {
+struct PendingRead {
     when: When,
     block: u64,
     offset: u64,
@@ -156,7 +156,7 @@ pub struct HostMemory {
     freed: VecDeque<HostBlock>,
     freed_bytes: u64,
     deliveries: Vec<Delivery>,
-    sources: Vec<Source>,
+    sources: Vec<PendingRead>,
 }
 
 impl HostMemory {
@@ -274,7 +274,7 @@ impl HostMemory {
         let (start, offset) = (block.start(), address - block.start());
         let data = block.read(offset, bytes);
         let hash = hash(&data);
-        self.sources.push(Source { when, block: start, offset, bytes, hash, what: Arc::clone(what) });
+        self.sources.push(PendingRead { when, block: start, offset, bytes, hash, what: Arc::clone(what) });
         data
     }
 

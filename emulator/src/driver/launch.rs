@@ -6,7 +6,7 @@ use super::abi::{Handle, In, KernelArguments};
 use super::host::Among;
 use super::rows::block_use;
 use super::state::Driver;
-use crate::device::{Launch, Outcome};
+use crate::device::{Launch, LaunchOutcome};
 use crate::fault::{Code, Fault, Result};
 use crate::program::Program;
 
@@ -17,7 +17,7 @@ const BUFFER_SIZE: usize = 2;
 
 /// Where and how wide.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct ExecutionConfiguration {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
@@ -26,7 +26,12 @@ pub struct Shape {
 }
 
 impl Driver {
-    pub fn launch(&mut self, function: Handle, shape: Shape, arguments: KernelArguments) -> Result<()> {
+    pub fn launch(
+        &mut self,
+        function: Handle,
+        shape: ExecutionConfiguration,
+        arguments: KernelArguments,
+    ) -> Result<()> {
         let handle = self.function(function)?;
         let function = self.functions.get(handle)?;
         let program = Arc::clone(&function.program);
@@ -72,7 +77,7 @@ impl Driver {
         self.record_uses(when, &uses, &what)
     }
 
-    fn mirror_outcome(&mut self, outcome: &Outcome, owner: u32) -> Result<()> {
+    fn mirror_outcome(&mut self, outcome: &LaunchOutcome, owner: u32) -> Result<()> {
         for touched in outcome.touched.iter().filter(|touched| touched.written) {
             self.mirror_to_host(owner, touched.begin, touched.end - touched.begin)?;
         }

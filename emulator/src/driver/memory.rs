@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::abi::{Handle, HostIn, HostOut, host_in, host_out};
 use super::host::{Among, HostBlock, HostKind};
-use super::order::{Block, Use, When};
+use super::order::{MemoryBlock, Use, When};
 use super::rows::{block_use, rows_use, span};
 use super::state::Driver;
 use crate::fault::{Code, Fault, Result};
@@ -55,7 +55,7 @@ impl Driver {
         }
         self.device.free(owner, address)?;
         self.give_back_to_pool(address);
-        self.order.forget(Block(address));
+        self.order.forget(MemoryBlock(address));
         if kind.is_some() {
             self.host.remove(address, &[HostKind::Managed])?;
         }
@@ -374,7 +374,7 @@ impl Driver {
         if block.mapped {
             self.device.free(block.owner, address)?;
         }
-        self.order.forget(Block(address));
+        self.order.forget(MemoryBlock(address));
         self.host.keep_freed(block);
         fault.map_or(Ok(()), Err)
     }

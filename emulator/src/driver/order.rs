@@ -62,18 +62,18 @@ pub struct When {
 /// Memory: a device allocation, or host memory that streams use, by its first address. Device and host share one address
 /// space, so mapped memory is one block however it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Block(pub u64);
+pub struct MemoryBlock(pub u64);
 
 /// A range of a block that an operation reads or writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Use {
-    pub block: Block,
+    pub block: MemoryBlock,
     pub begin: u64,
     pub end: u64,
     pub written: bool,
 }
 
-struct Access {
+struct PastAccess {
     when: When,
     begin: u64,
     end: u64,
@@ -82,8 +82,8 @@ struct Access {
     what: Arc<str>,
 }
 
-impl Access {
-    fn continues_with(&self, next: &Access) -> bool {
+impl PastAccess {
+    fn continues_with(&self, next: &PastAccess) -> bool {
         self.when.actor == next.when.actor
             && self.written == next.written
             && self.begin <= next.end
@@ -94,10 +94,10 @@ impl Access {
 
 /// Two accesses that nothing orders.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Conflict {
+pub struct UseConflict {
     pub earlier: String,
     pub earlier_written: bool,
-    pub block: Block,
+    pub block: MemoryBlock,
     pub begin: u64,
     pub end: u64,
 }
@@ -107,7 +107,7 @@ pub struct Order {
     /// For each actor, the last of its operations that another clock may cover.
     published: Vec<u64>,
     retired: Vec<Actor>,
-    accesses: HashMap<Block, Vec<Access>>,
+    accesses: HashMap<MemoryBlock, Vec<PastAccess>>,
 }
 
 impl Default for Order {
@@ -188,18 +188,18 @@ impl Order {
     }
 
     /// Records an access and gives the first unordered one that it collides with.
-    pub fn access(&mut self, when: When, used: Use, what: &Arc<str>) -> Option<Conflict> {
+    pub fn access(&mut self, when: When, used: Use, what: &Arc<str>) -> Option<UseConflict> {
         let clock = &self.clocks[when.actor.0];
         let host = &self.clocks[HOST.0];
         let accesses = self.accesses.entry(used.block).or_default();
         // What the host has waited for is before all later work: it can collide with nothing any more.
         accesses.retain(|old| !host.covers(old.when));
-        let overlapping = |old: &&Access| old.begin < used.end && used.begin < old.end;
+        let overlapping = |old: &&PastAccess| old.begin < used.end && used.begin < old.end;
         let conflict = accesses
             .iter()
             .filter(overlapping)
             .find(|old| (old.written || used.written) && !clock.covers(old.when))
-            .map(|old| Conflict {
+            .map(|old| UseConflict {
                 earlier: old.what.to_string(),
                 earlier_written: old.written,
                 block: used.block,
@@ -211,7 +211,8 @@ impl Order {
             let covered = used.begin <= old.begin && old.end <= used.end && (used.written || !old.written);
             !(covered && clock.covers(old.when))
         });
-        let access = Access { when, begin: used.begin, end: used.end, written: used.written, what: Arc::clone(what) };
+        let access =
+            PastAccess { when, begin: used.begin, end: used.end, written: used.written, what: Arc::clone(what) };
         // A run of copies to the parts of a block is one access as long as no one can have waited for a part of the run.
         let published = self.published[when.actor.0];
         match accesses.iter_mut().rev().find(|old| old.when.time > published && old.continues_with(&access)) {
@@ -226,7 +227,7 @@ impl Order {
     }
 
     /// The block's memory is gone.
-    pub fn forget(&mut self, block: Block) {
+    pub fn forget(&mut self, block: MemoryBlock) {
         self.accesses.remove(&block);
     }
 }
@@ -235,13 +236,13 @@ impl Order {
 mod tests {
     use super::*;
 
-    const BLOCK: Block = Block(0x1000);
+    const BLOCK: MemoryBlock = MemoryBlock(0x1000);
 
     fn used(begin: u64, end: u64, written: bool) -> Use {
         Use { block: BLOCK, begin, end, written }
     }
 
-    fn access(order: &mut Order, actor: Actor, others: &[Actor], used: Use) -> Option<Conflict> {
+    fn access(order: &mut Order, actor: Actor, others: &[Actor], used: Use) -> Option<UseConflict> {
         let when = order.begin(actor, others);
         order.access(when, used, &"x".into())
     }

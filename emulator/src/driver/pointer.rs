@@ -16,7 +16,7 @@ const HOST: i32 = 1;
 const DEVICE: i32 = 2;
 
 /// Where an address lies.
-struct Place {
+struct Residency {
     start: u64,
     bytes: u64,
     on_host: bool,
@@ -24,13 +24,13 @@ struct Place {
 }
 
 impl Driver {
-    fn place(&self, address: u64) -> Option<Place> {
+    fn residency(&self, address: u64) -> Option<Residency> {
         if let Some(block) = self.host.holding(address) {
             let managed = block.kind == HostKind::Managed;
-            return Some(Place { start: block.start(), bytes: block.len(), on_host: true, managed });
+            return Some(Residency { start: block.start(), bytes: block.len(), on_host: true, managed });
         }
         let (start, bytes) = self.device.allocation(address).ok()?;
-        Some(Place { start, bytes, on_host: false, managed: false })
+        Some(Residency { start, bytes, on_host: false, managed: false })
     }
 
     pub fn pointer_attribute(&self, attribute: u32, address: u64) -> Result<Value> {
@@ -38,24 +38,24 @@ impl Driver {
             let message = format!("{address:#x} is not an address that the driver knows");
             Fault::new(Code::InvalidValue, message)
         };
-        let place = self.place(address);
+        let residency = self.residency(address);
         if attribute == 13 {
-            return Ok(Value::Flag(place.is_some()));
+            return Ok(Value::Flag(residency.is_some()));
         }
-        let place = place.ok_or_else(unknown)?;
+        let residency = residency.ok_or_else(unknown)?;
         Ok(match attribute {
             1 => Value::Word(self.current()? as u64),
-            2 => Value::Int(if place.on_host && !place.managed { HOST } else { DEVICE }),
+            2 => Value::Int(if residency.on_host && !residency.managed { HOST } else { DEVICE }),
             3 => Value::Word(address),
-            4 if place.on_host => Value::Word(address),
+            4 if residency.on_host => Value::Word(address),
             4 => return Err(Fault::new(Code::InvalidValue, format!("{address:#x} has no host address"))),
             6 => Value::Flag(false),
-            7 => Value::Word(place.start),
-            8 => Value::Flag(place.managed),
+            7 => Value::Word(residency.start),
+            8 => Value::Flag(residency.managed),
             9 => Value::Int(0),
             10 => Value::Flag(false),
-            11 => Value::Word(place.start),
-            12 => Value::Word(place.bytes),
+            11 => Value::Word(residency.start),
+            12 => Value::Word(residency.bytes),
             15 => Value::Flag(false),
             16 => Value::Int(3),
             17 => Value::Word(self.pooled.get(&place.start).map_or(0, |pooled| pooled.pool as u64)),

@@ -7,7 +7,7 @@ use std::io;
 
 use crate::card::Card;
 use crate::counters::report::Report;
-use crate::device::{Launch, Leak, Outcome};
+use crate::device::{Launch, LaunchOutcome, Leak};
 use crate::fault::{Code, Fault};
 
 pub struct ReportFile {
@@ -22,7 +22,7 @@ impl ReportFile {
         ReportFile { report: Report::from_environment(card), changed: true, complained: false }
     }
 
-    pub fn launch(&mut self, launch: &Launch, outcome: &Outcome) {
+    pub fn launch(&mut self, launch: &Launch, outcome: &LaunchOutcome) {
         self.report.record(launch, outcome);
         self.changed = true;
         self.write_sometimes();

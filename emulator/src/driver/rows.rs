@@ -1,6 +1,6 @@
 //! Rows of memory, each a pitch behind the one before: what 2D copies and fills go through, and others as a single row.
 
-use super::order::{Block, Use};
+use super::order::{MemoryBlock, Use};
 use crate::fault::{Code, Fault, Result};
 
 /// The bytes from the first of some rows to the end of the last.
@@ -15,7 +15,7 @@ pub fn span(rows: (u64, usize), size: (usize, usize)) -> Result<u64> {
 }
 
 pub fn block_use(start: u64, address: u64, bytes: u64, written: bool) -> Use {
-    Use { block: Block(start), begin: address, end: address.saturating_add(bytes), written }
+    Use { block: MemoryBlock(start), begin: address, end: address.saturating_add(bytes), written }
 }
 
 /// One use for each row; of more rows than that, one for all with what lies between them.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::abi::Handle;
 use super::host::Among;
-use super::order::{Clock, Conflict, Use, When};
+use super::order::{Clock, Use, UseConflict, When};
 use super::state::{Driver, Event, Record, Role, Stream};
 use crate::fault::{Code, Fault, Result};
 
@@ -126,7 +126,7 @@ impl Driver {
         fault.map_or(Ok(()), Err)
     }
 
-    fn unordered(&self, conflict: &Conflict, used: &Use, what: &str) -> Fault {
+    fn unordered(&self, conflict: &UseConflict, used: &Use, what: &str) -> Fault {
         let start = conflict.block.0;
         let memory = match (self.host.holding(start), self.device.allocation(start)) {
             (Some(block), _) => format!("the {} bytes of {} at {start:#x}", block.len(), block.kind.name()),

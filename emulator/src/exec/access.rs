@@ -9,13 +9,13 @@ use super::taint::{Origin, Taint};
 use super::warp::{Warp, lanes};
 use crate::fault::Code;
 use crate::memory::clock::{BlockClock, LaunchClock, Time};
-use crate::memory::shadow::Access;
+use crate::memory::shadow::Accessor;
 use crate::program::{Address, Class, LANES, LOCAL_WINDOW, Lanes64, Mask, PARAM_WINDOW, Reg, SHARED_WINDOW, Value};
 use crate::ptx::ast::Space;
 
 /// One warp-wide access to memory.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct AccessRequest<'a> {
     pub at: Place,
     pub active: Mask,
     pub addresses: &'a Lanes64,
@@ -25,11 +25,11 @@ pub struct Request<'a> {
     pub strong: bool,
 }
 
-impl Request<'_> {
+impl AccessRequest<'_> {
     /// One lane's access, for the race check.
     #[inline(always)]
-    pub fn access<'c>(&self, lane: u32, launch: &'c LaunchClock, block: &'c BlockClock, floor: Time) -> Access<'c> {
-        Access { launch, block, thread: self.at.thread(lane), pc: self.at.pc, floor, strong: self.strong }
+    pub fn access<'c>(&self, lane: u32, launch: &'c LaunchClock, block: &'c BlockClock, floor: Time) -> Accessor<'c> {
+        Accessor { launch, block, thread: self.at.thread(lane), pc: self.at.pc, floor, strong: self.strong }
     }
 }
 
@@ -84,7 +84,7 @@ impl Run<'_> {
         let addresses = addresses(warp, address);
         let bytes = value.bytes * to.len() as u32;
         let mut staging: Staging = [[0; 16]; LANES];
-        let request = Request { at, active, addresses: &addresses, bytes, strong };
+        let request = AccessRequest { at, active, addresses: &addresses, bytes, strong };
         let missing = self.read(space, request, &mut staging)?;
         for (element, &reg) in to.iter().enumerate() {
             if value.wide {
@@ -105,7 +105,14 @@ impl Run<'_> {
     /// Some bytes of these lanes' accesses were never written. An element counts as uninitialised if none of its bytes
     /// was: words with padding, or with a bit field of which a part is set, are copied as wholes in correct programs.
     #[cold]
-    fn refine_missing(&self, space: Space, request: &Request, value: Value, missing: Mask, elements: &mut [Mask; 4]) {
+    fn refine_missing(
+        &self,
+        space: Space,
+        request: &AccessRequest,
+        value: Value,
+        missing: Mask,
+        elements: &mut [Mask; 4],
+    ) {
         for (element, of_element) in elements.iter_mut().enumerate() {
             let offset = element as u64 * value.bytes as u64;
             if offset >= request.bytes as u64 {
@@ -193,7 +200,7 @@ impl Run<'_> {
                 encode(&mut staging, element, value.bytes, |lane| warp.registers.get32(reg)[lane] as u64);
             }
         }
-        let request = Request { at, active, addresses: &addresses, bytes, strong };
+        let request = AccessRequest { at, active, addresses: &addresses, bytes, strong };
         self.write(space, request, &staging)?;
         if let Some(taint) = &warp.taint {
             let class = if value.wide { Class::R64 } else { Class::R32 };
@@ -210,7 +217,7 @@ impl Run<'_> {
     }
 
     /// Reads from any space into `staging`.
-    pub fn read(&mut self, space: Space, request: Request, staging: &mut Staging) -> Ran<Uninitialised> {
+    pub fn read(&mut self, space: Space, request: AccessRequest, staging: &mut Staging) -> Ran<Uninitialised> {
         self.check_alignment(&request)?;
         if request.strong {
             self.clock.strong_access(&mut self.memory.clock, request.at.warp, request.active);
@@ -224,7 +231,7 @@ impl Run<'_> {
                 let mut all = Uninitialised::default();
                 for (space, window, lanes) in by_space(&request) {
                     let addresses = request.addresses.map(|a| a.wrapping_sub(window));
-                    let part = Request { active: lanes, addresses: &addresses, ..request };
+                    let part = AccessRequest { active: lanes, addresses: &addresses, ..request };
                     let missing = self.read(space, part, staging)?;
                     if missing.lanes != 0 {
                         all = Uninitialised { lanes: all.lanes | missing.lanes, place: missing.place };
@@ -236,7 +243,7 @@ impl Run<'_> {
     }
 
     /// Writes `staging` to any space.
-    pub fn write(&mut self, space: Space, request: Request, staging: &Staging) -> Ran<()> {
+    pub fn write(&mut self, space: Space, request: AccessRequest, staging: &Staging) -> Ran<()> {
         self.check_alignment(&request)?;
         if request.strong {
             self.clock.strong_access(&mut self.memory.clock, request.at.warp, request.active);
@@ -252,7 +259,7 @@ impl Run<'_> {
             Space::Generic => {
                 for (space, window, lanes) in by_space(&request) {
                     let addresses = request.addresses.map(|a| a.wrapping_sub(window));
-                    let part = Request { active: lanes, addresses: &addresses, ..request };
+                    let part = AccessRequest { active: lanes, addresses: &addresses, ..request };
                     self.write(space, part, staging)?;
                 }
                 Ok(())
@@ -260,7 +267,7 @@ impl Run<'_> {
         }
     }
 
-    fn check_alignment(&self, request: &Request) -> Ran<()> {
+    fn check_alignment(&self, request: &AccessRequest) -> Ran<()> {
         let wrong = request.bytes as u64 - 1;
         if request.addresses.iter().fold(0, |bits, &a| bits | a) & wrong == 0 {
             return Ok(());
@@ -279,7 +286,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn read_local(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
+    fn read_local(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<Uninitialised> {
         let mut missing = Uninitialised::default();
         for lane in lanes(request.active) {
             let offset = self.local_offset(request, lane)?;
@@ -291,7 +298,7 @@ impl Run<'_> {
         Ok(missing)
     }
 
-    fn write_local(&mut self, request: &Request, staging: &Staging) -> Ran<()> {
+    fn write_local(&mut self, request: &AccessRequest, staging: &Staging) -> Ran<()> {
         for lane in lanes(request.active) {
             let offset = self.local_offset(request, lane)?;
             let bytes = request.bytes as usize;
@@ -301,7 +308,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn local_offset(&self, request: &Request, lane: usize) -> Ran<usize> {
+    fn local_offset(&self, request: &AccessRequest, lane: usize) -> Ran<usize> {
         let (address, stride) = (request.addresses[lane], self.local.stride as u64);
         if address.saturating_add(request.bytes as u64) <= stride {
             return Ok(request.at.thread(lane as u32) as usize * self.local.stride + address as usize);
@@ -313,7 +320,7 @@ impl Run<'_> {
         Err(self.fault(Code::IllegalAddress, request.at, lane as u32, text))
     }
 
-    fn read_param(&mut self, request: &Request, staging: &mut Staging) -> Ran<()> {
+    fn read_param(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<()> {
         for lane in lanes(request.active) {
             let (address, bytes) = (request.addresses[lane], request.bytes as u64);
             if address.saturating_add(bytes) > self.params.len() as u64 {
@@ -340,7 +347,7 @@ pub fn consecutive(addresses: &Lanes64, bytes: u64) -> bool {
 }
 
 /// The active lanes by the space their generic address lies in, with the start of its window.
-fn by_space(request: &Request) -> Vec<(Space, u64, Mask)> {
+fn by_space(request: &AccessRequest) -> Vec<(Space, u64, Mask)> {
     let all = [
         (Space::Global, 0),
         (Space::Shared, SHARED_WINDOW),

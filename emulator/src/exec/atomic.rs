@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::Ran;
-use super::access::{Request, addresses};
+use super::access::{AccessRequest, addresses};
 use super::diagnose::Place;
 use super::interpret::{Run, first};
 use super::services::space_of;
@@ -44,7 +44,7 @@ impl Run<'_> {
                     _ => {}
                 }
             }
-            let request = Request {
+            let request = AccessRequest {
                 at,
                 active: 1 << lane,
                 addresses: &addresses,
@@ -67,7 +67,7 @@ impl Run<'_> {
     /// One lane's read, computation and write; returns what was there.
     fn atomic_lane(
         &mut self,
-        request: &Request,
+        request: &AccessRequest,
         lane: usize,
         space: Space,
         function: Atomic,

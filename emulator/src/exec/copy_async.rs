@@ -2,12 +2,12 @@
 //! (PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy".)
 
 use super::Ran;
-use super::access::{Request, addresses};
+use super::access::{AccessRequest, addresses};
 use super::diagnose::Place;
 use super::interpret::Run;
 use super::warp::{Copy, Warp, lanes};
 use crate::fault::{Code, Fault};
-use crate::memory::shadow::Access;
+use crate::memory::shadow::Accessor;
 use crate::program::{Address, LANES, Lanes32, Mask, Reg};
 use crate::ptx::ast::Space;
 
@@ -58,7 +58,7 @@ impl Run<'_> {
         let counts = source_bytes.map_or([bytes; LANES], |reg| *warp.registers.get32(reg));
         let full = lanes(active).filter(|&lane| counts[lane] >= bytes).fold(0, |set: Mask, lane| set | 1 << lane);
         if full != 0 {
-            let request = Request { at, active: full, addresses: from, bytes, strong: false };
+            let request = AccessRequest { at, active: full, addresses: from, bytes, strong: false };
             let missing = self.read(Space::Global, request, data)?;
             if missing.lanes != 0 {
                 return Err(self.copies_uninitialised(at, missing.lanes.trailing_zeros(), &missing.place));
@@ -68,7 +68,7 @@ impl Run<'_> {
             for byte in 0..counts[lane] as usize {
                 let mut one = *from;
                 one[lane] += byte as u64;
-                let request = Request { at, active: 1 << lane, addresses: &one, bytes: 1, strong: false };
+                let request = AccessRequest { at, active: 1 << lane, addresses: &one, bytes: 1, strong: false };
                 let mut staging = [[0; 16]; LANES];
                 let missing = self.read(Space::Global, request, &mut staging)?;
                 if missing.lanes != 0 {
@@ -89,7 +89,7 @@ impl Run<'_> {
         if self.shared.is_pending(offset, bytes) {
             return Err(self.used_too_early(at, lane as u32, offset, bytes));
         }
-        let access = Access {
+        let access = Accessor {
             launch: &self.memory.clock,
             block: self.clock,
             thread: at.thread(lane as u32),
@@ -128,7 +128,7 @@ impl Run<'_> {
     fn deliver(&mut self, copy: &Copy, at: Place, lane: usize) -> Ran<()> {
         let (offset, bytes) = (copy.shared[lane] as usize, copy.bytes as usize);
         self.shared.pending[offset..offset + bytes].iter_mut().for_each(|pending| *pending = pending.saturating_sub(1));
-        let request = Request { at, active: 1 << lane, addresses: &[0; LANES], bytes: copy.bytes, strong: false };
+        let request = AccessRequest { at, active: 1 << lane, addresses: &[0; LANES], bytes: copy.bytes, strong: false };
         self.write_shared_bytes(&request, lane, offset, &copy.data[lane])
     }
 

@@ -1,7 +1,7 @@
 //! Global memory: a lane's address leads to an allocation, or to what is wrong with it.
 
 use super::Ran;
-use super::access::{Request, Uninitialised, consecutive};
+use super::access::{AccessRequest, Uninitialised, consecutive};
 use super::interpret::Run;
 use super::staging::{Staging, copy, store_bytes};
 use super::warp::lanes;
@@ -10,7 +10,7 @@ use crate::fault::Code;
 use crate::program::{LANES, Mask};
 
 impl Run<'_> {
-    pub fn read_global(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
+    pub fn read_global(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<Uninitialised> {
         self.count_global(request);
         let mut missing = Uninitialised::default();
         if self.read_global_run(request, staging) {
@@ -40,7 +40,7 @@ impl Run<'_> {
     /// The usual case in one go: a whole warp reads initialised memory, lane after lane, that nobody wrote or read yet in
     /// this launch. Returns false, having done nothing, in any other.
     #[inline(always)]
-    fn read_global_run(&mut self, request: &Request, staging: &mut Staging) -> bool {
+    fn read_global_run(&mut self, request: &AccessRequest, staging: &mut Staging) -> bool {
         let Some((index, offset)) = self.locate_run(request) else { return false };
         let bytes = request.bytes as usize;
         let access = request.access(0, &self.memory.clock, self.clock, self.memory.clock.since);
@@ -60,7 +60,7 @@ impl Run<'_> {
 
     /// The same for writes.
     #[inline(always)]
-    fn write_global_run(&mut self, request: &Request, staging: &Staging) -> bool {
+    fn write_global_run(&mut self, request: &AccessRequest, staging: &Staging) -> bool {
         let Some((index, offset)) = self.locate_run(request) else { return false };
         let bytes = request.bytes as usize;
         let access = request.access(0, &self.memory.clock, self.clock, self.memory.clock.since);
@@ -79,7 +79,7 @@ impl Run<'_> {
 
     /// The allocation and offset of a whole warp's consecutive accesses, if one allocation holds them all.
     #[inline(always)]
-    fn locate_run(&self, request: &Request) -> Option<(usize, usize)> {
+    fn locate_run(&self, request: &AccessRequest) -> Option<(usize, usize)> {
         let (first, bytes) = (request.addresses[0], request.bytes as u64);
         let index = self.cache[request.at.pc as usize] as usize;
         let found = self.memory.allocations.get(index)?;
@@ -89,7 +89,7 @@ impl Run<'_> {
             .then_some((index, offset as usize))
     }
 
-    pub fn write_global(&mut self, request: &Request, staging: &Staging) -> Ran<()> {
+    pub fn write_global(&mut self, request: &AccessRequest, staging: &Staging) -> Ran<()> {
         self.count_global(request);
         if self.write_global_run(request, staging) {
             return Ok(());
@@ -121,7 +121,7 @@ impl Run<'_> {
 
     /// The allocation and offset of a lane's address.
     #[inline(always)]
-    pub fn locate(&mut self, request: &Request, lane: usize, written: bool) -> Ran<(usize, usize)> {
+    pub fn locate(&mut self, request: &AccessRequest, lane: usize, written: bool) -> Ran<(usize, usize)> {
         let (address, bytes) = (request.addresses[lane], request.bytes as u64);
         let mut index = self.cache[request.at.pc as usize] as usize;
         let fits = self.memory.allocations.get(index).is_some_and(|a| {
@@ -147,7 +147,7 @@ impl Run<'_> {
     }
 
     #[inline(always)]
-    fn count_global(&mut self, request: &Request) {
+    fn count_global(&mut self, request: &AccessRequest) {
         let (sectors, ideal) = global_sectors(request.addresses, request.active, request.bytes);
         let bytes = request.active.count_ones() as u64 * request.bytes as u64;
         self.counters.count_global(request.at.pc, sectors, ideal, bytes);

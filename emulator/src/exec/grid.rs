@@ -60,7 +60,7 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
     };
     memory.begin_launch(program.owner);
     let blocks: u64 = launch.grid.iter().map(|&n| n as u64).product();
-    let mut order = Order::new(blocks, &mut grid.rng);
+    let mut order = BlockOrder::new(blocks, &mut grid.rng);
     let mut running: VecDeque<Block> = VecDeque::new();
     let mut spare: Option<Block> = None;
     let mut since_finished = 0;
@@ -161,29 +161,29 @@ impl Grid<'_> {
 }
 
 /// Block indices in the order in which they start.
-enum Order {
+enum BlockOrder {
     Rising { next: u64, blocks: u64 },
     Listed(std::vec::IntoIter<u32>),
 }
 
-impl Order {
+impl BlockOrder {
     /// Grids of more than 16 million blocks keep launch order.
-    fn new(blocks: u64, rng: &mut Rng) -> Order {
+    fn new(blocks: u64, rng: &mut Rng) -> BlockOrder {
         if blocks > 1 << 24 {
-            return Order::Rising { next: 0, blocks };
+            return BlockOrder::Rising { next: 0, blocks };
         }
         let mut list: Vec<u32> = (0..blocks as u32).collect();
         rng.shuffle(&mut list);
-        Order::Listed(list.into_iter())
+        BlockOrder::Listed(list.into_iter())
     }
 
     fn next(&mut self) -> Option<u32> {
         match self {
-            Order::Rising { next, blocks } => {
+            BlockOrder::Rising { next, blocks } => {
                 *next += 1;
                 (*next <= *blocks).then(|| (*next - 1) as u32)
             }
-            Order::Listed(list) => list.next(),
+            BlockOrder::Listed(list) => list.next(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! (PTX ISA, "ldmatrix", "stmatrix".)
 
 use super::Ran;
-use super::access::{Request, Uninitialised, addresses};
+use super::access::{AccessRequest, Uninitialised, addresses};
 use super::diagnose::Place;
 use super::interpret::Run;
 use super::warp::{Warp, describe_lanes, lanes};
@@ -28,7 +28,7 @@ impl Run<'_> {
         let mut missing = Uninitialised::default();
         let givers = ((1u64 << (8 * to.len())) - 1) as Mask;
         let offsets = rows.map(u64::from);
-        let request = Request { at, active: givers, addresses: &offsets, bytes: ROW, strong: false };
+        let request = AccessRequest { at, active: givers, addresses: &offsets, bytes: ROW, strong: false };
         let rest = self.read_shared_quick::<{ ROW as usize }>(&request, &offsets, &mut staging);
         for lane in lanes(rest) {
             let offset = rows[lane] as usize;
@@ -56,7 +56,7 @@ impl Run<'_> {
         transposed: bool,
     ) -> Ran<()> {
         let rows = self.row_offsets(warp, at, address, from.len(), true)?;
-        let request = Request { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
+        let request = AccessRequest { at, active: warp.alive(), addresses: &[0; LANES], bytes: ROW, strong: false };
         for (matrix, &reg) in from.iter().enumerate() {
             let block = matrix_rows(warp.registers.get32(reg), transposed);
             for (row, bytes) in block.iter().enumerate() {

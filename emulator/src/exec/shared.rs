@@ -1,7 +1,7 @@
 //! Shared memory, by offset in the block's memory.
 
 use super::Ran;
-use super::access::{Request, Uninitialised, consecutive};
+use super::access::{AccessRequest, Uninitialised, consecutive};
 use super::diagnose::Place;
 use super::interpret::Run;
 use super::staging::{Staging, copy, store_bytes};
@@ -12,7 +12,7 @@ use crate::memory::shadow::Conflict;
 use crate::program::{LANES, Lanes32, Mask};
 
 impl Run<'_> {
-    pub fn read_shared(&mut self, request: &Request, staging: &mut Staging) -> Ran<Uninitialised> {
+    pub fn read_shared(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<Uninitialised> {
         self.count_shared(request);
         let mut missing = Uninitialised::default();
         if let Some(offset) = self.shared_run(request)
@@ -36,7 +36,7 @@ impl Run<'_> {
     /// `B` bytes a lane, each at its own address.
     fn read_shared_lanes<const B: usize>(
         &mut self,
-        request: &Request,
+        request: &AccessRequest,
         staging: &mut Staging,
         missing: &mut Uninitialised,
     ) -> Ran<()> {
@@ -62,7 +62,7 @@ impl Run<'_> {
     #[inline(always)]
     pub fn read_shared_quick<const B: usize>(
         &mut self,
-        request: &Request,
+        request: &AccessRequest,
         offsets: &[u64; LANES],
         staging: &mut Staging,
     ) -> Mask {
@@ -93,7 +93,7 @@ impl Run<'_> {
     #[inline(always)]
     pub fn read_shared_bytes<const B: usize>(
         &mut self,
-        request: &Request,
+        request: &AccessRequest,
         lane: usize,
         offset: usize,
         staging: &mut Staging,
@@ -118,7 +118,7 @@ impl Run<'_> {
     #[inline(never)]
     fn shared_race(
         &self,
-        request: &Request,
+        request: &AccessRequest,
         lane: usize,
         offset: usize,
         writes: bool,
@@ -130,7 +130,7 @@ impl Run<'_> {
 
     /// The offset of a whole warp's consecutive accesses, if the block's memory holds them and no copy is under way there.
     #[inline(always)]
-    fn shared_run(&self, request: &Request) -> Option<usize> {
+    fn shared_run(&self, request: &AccessRequest) -> Option<usize> {
         let (first, bytes) = (request.addresses[0], LANES as u64 * request.bytes as u64);
         let inside = first.saturating_add(bytes) <= self.shared.data.len() as u64;
         let run = request.active == Mask::MAX && inside && consecutive(request.addresses, request.bytes as u64);
@@ -138,12 +138,12 @@ impl Run<'_> {
     }
 
     #[inline(always)]
-    fn note_shared_run(&mut self, request: &Request, offset: usize, writes: bool) -> bool {
+    fn note_shared_run(&mut self, request: &AccessRequest, offset: usize, writes: bool) -> bool {
         let access = request.access(0, &self.memory.clock, self.clock, self.clock.since);
         self.shared.shadow.note_run(offset, request.bytes as usize, &access, writes)
     }
 
-    pub fn write_shared(&mut self, request: &Request, staging: &Staging) -> Ran<()> {
+    pub fn write_shared(&mut self, request: &AccessRequest, staging: &Staging) -> Ran<()> {
         self.count_shared(request);
         if let Some(offset) = self.shared_run(request)
             && self.note_shared_run(request, offset, true)
@@ -163,7 +163,13 @@ impl Run<'_> {
 
     /// One lane's part of a shared write.
     #[inline(always)]
-    pub fn write_shared_bytes(&mut self, request: &Request, lane: usize, offset: usize, from: &[u8; 16]) -> Ran<()> {
+    pub fn write_shared_bytes(
+        &mut self,
+        request: &AccessRequest,
+        lane: usize,
+        offset: usize,
+        from: &[u8; 16],
+    ) -> Ran<()> {
         let bytes = request.bytes as usize;
         if self.shared.is_pending(offset, bytes) {
             return Err(self.used_too_early(request.at, lane as u32, offset, bytes));
@@ -202,7 +208,7 @@ impl Run<'_> {
     }
 
     #[inline(always)]
-    fn count_shared(&mut self, request: &Request) {
+    fn count_shared(&mut self, request: &AccessRequest) {
         let mut addresses: Lanes32 = [0; LANES];
         for lane in 0..LANES {
             addresses[lane] = request.addresses[lane] as u32;

@@ -10,7 +10,7 @@ use crate::lower::operands::{Operands, Symbol};
 use crate::lower::problem::{Outcome, Problem, invalid, unsupported};
 use crate::lower::registers;
 use crate::lower::text;
-use crate::lower::variables::{self, Shared};
+use crate::lower::variables::{self, SharedVariables};
 use crate::program::{AtomicOp, Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
 use crate::ptx::ast::{self, Function, Module, Operand, Space, Statement, Type, Variable};
 use crate::warp_ops::WarpOp;
@@ -30,7 +30,7 @@ pub struct Lowering<'a> {
     pub labels: Labels<'a>,
     pub lines: Lines<'a>,
     pub code: Vec<Instruction>,
-    shared: Shared<'a>,
+    shared: SharedVariables<'a>,
     /// End of the local memory in use, and the most that was.
     local: u64,
     local_most: u64,
@@ -63,7 +63,7 @@ pub fn lower<'a>(
         let (name, line) = (&kernel.name, kernel.line);
         Fault::new(Code::InvalidPtx, format!("kernel {name}, PTX line {line}: {reason}"))
     };
-    let shared = Shared::place(module, functions, kernel).map_err(whole)?;
+    let shared = SharedVariables::place(module, functions, kernel).map_err(whole)?;
     let (params, param_bytes) = variables::parameters(&kernel.params).map_err(whole)?;
     let mut lowering = Lowering {
         functions,

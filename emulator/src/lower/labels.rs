@@ -22,7 +22,7 @@ struct Scope<'a> {
 }
 
 /// The scopes of a caller, hidden from the function that it calls.
-pub struct Suspended<'a>(Vec<Scope<'a>>);
+pub struct SuspendedLabels<'a>(Vec<Scope<'a>>);
 
 impl<'a> Labels<'a> {
     /// Opens a scope with all labels and branch tables that its statements declare.
@@ -50,11 +50,11 @@ impl<'a> Labels<'a> {
         self.scopes.pop();
     }
 
-    pub fn suspend(&mut self) -> Suspended<'a> {
-        Suspended(std::mem::take(&mut self.scopes))
+    pub fn suspend(&mut self) -> SuspendedLabels<'a> {
+        SuspendedLabels(std::mem::take(&mut self.scopes))
     }
 
-    pub fn resume(&mut self, suspended: Suspended<'a>) {
+    pub fn resume(&mut self, suspended: SuspendedLabels<'a>) {
         self.scopes = suspended.0;
     }
 

@@ -48,7 +48,7 @@ pub struct Liveness {
     pub pressure: u32,
 }
 
-struct Block {
+struct BasicBlock {
     begin: usize,
     end: usize,
     predecessors: Vec<usize>,
@@ -91,7 +91,7 @@ fn successors(instruction: &Instruction) -> (&[u32], bool) {
     }
 }
 
-fn split(code: &[Instruction]) -> Vec<Block> {
+fn split(code: &[Instruction]) -> Vec<BasicBlock> {
     let mut leader = vec![false; code.len() + 1];
     leader[0] = true;
     for (index, instruction) in code.iter().enumerate() {
@@ -102,11 +102,16 @@ fn split(code: &[Instruction]) -> Vec<Block> {
         }
     }
     let mut block_of = vec![0usize; code.len() + 1];
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<BasicBlock> = Vec::new();
     for index in 0..code.len() {
         if leader[index] {
-            let block =
-                Block { begin: index, end: index, predecessors: Vec::new(), live_in: Vec::new(), live_out: Vec::new() };
+            let block = BasicBlock {
+                begin: index,
+                end: index,
+                predecessors: Vec::new(),
+                live_in: Vec::new(),
+                live_out: Vec::new(),
+            };
             blocks.push(block);
         }
         let last = blocks.len() - 1;
@@ -130,7 +135,7 @@ type BlockSets = Vec<Vec<u32>>;
 
 fn local_sets(
     code: &mut [Instruction],
-    blocks: &[Block],
+    blocks: &[BasicBlock],
     numbering: Numbering,
     ignored: &[bool],
 ) -> (BlockSets, BlockSets) {
@@ -158,7 +163,7 @@ fn local_sets(
 }
 
 /// From each block that needs a register, back along the predecessors to the blocks that write it.
-fn propagate(blocks: &mut [Block], upward: &BlockSets, killed: &BlockSets, total: usize) -> Result<(), String> {
+fn propagate(blocks: &mut [BasicBlock], upward: &BlockSets, killed: &BlockSets, total: usize) -> Result<(), String> {
     let mut entries = 0usize;
     let mut stack: Vec<usize> = Vec::new();
     for v in 0..total {
@@ -200,7 +205,7 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    fn block(&mut self, block: &Block, code: &mut [Instruction]) {
+    fn block(&mut self, block: &BasicBlock, code: &mut [Instruction]) {
         self.units = 0;
         for &v in &block.live_out {
             self.start(v as usize, 2 * block.end as u32);

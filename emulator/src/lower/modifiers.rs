@@ -25,7 +25,7 @@ pub struct Modifiers<'m> {
 
 /// What a modifier is; each kind may be given once.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum ModifierKind {
     Space,
     Order,
     Mmio,
@@ -42,30 +42,30 @@ pub enum Kind {
     Type,
 }
 
-fn kind(modifier: &str) -> Option<Kind> {
+fn kind(modifier: &str) -> Option<ModifierKind> {
     Some(match modifier {
-        "global" | "const" | "shared" | "local" | "param" => Kind::Space,
-        "shared::cta" | "shared::cluster" | "param::entry" | "param::func" => Kind::Space,
-        "weak" | "relaxed" | "acquire" | "release" | "acq_rel" | "volatile" => Kind::Order,
-        "mmio" => Kind::Mmio,
-        "cta" | "cluster" | "gpu" | "sys" => Kind::Scope,
-        "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" => Kind::Cache,
+        "global" | "const" | "shared" | "local" | "param" => ModifierKind::Space,
+        "shared::cta" | "shared::cluster" | "param::entry" | "param::func" => ModifierKind::Space,
+        "weak" | "relaxed" | "acquire" | "release" | "acq_rel" | "volatile" => ModifierKind::Order,
+        "mmio" => ModifierKind::Mmio,
+        "cta" | "cluster" | "gpu" | "sys" => ModifierKind::Scope,
+        "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" => ModifierKind::Cache,
         "L1::evict_normal" | "L1::evict_unchanged" | "L1::evict_first" | "L1::evict_last" | "L1::no_allocate" => {
-            Kind::EvictL1
+            ModifierKind::EvictL1
         }
-        "L2::evict_normal" | "L2::evict_first" | "L2::evict_last" => Kind::EvictL2,
-        "L2::64B" | "L2::128B" | "L2::256B" => Kind::Prefetch,
-        "L2::cache_hint" => Kind::Policy,
-        "nc" => Kind::ReadOnly,
-        "noftz" => Kind::Noftz,
-        "add" | "min" | "max" | "and" | "or" | "xor" | "exch" | "cas" | "inc" | "dec" => Kind::Function,
-        "v2" | "v4" | "v8" => Kind::Vector,
-        other => return Type::parse(other).map(|_| Kind::Type),
+        "L2::evict_normal" | "L2::evict_first" | "L2::evict_last" => ModifierKind::EvictL2,
+        "L2::64B" | "L2::128B" | "L2::256B" => ModifierKind::Prefetch,
+        "L2::cache_hint" => ModifierKind::Policy,
+        "nc" => ModifierKind::ReadOnly,
+        "noftz" => ModifierKind::Noftz,
+        "add" | "min" | "max" | "and" | "or" | "xor" | "exch" | "cas" | "inc" | "dec" => ModifierKind::Function,
+        "v2" | "v4" | "v8" => ModifierKind::Vector,
+        other => return Type::parse(other).map(|_| ModifierKind::Type),
     })
 }
 
 /// Reads an instruction's modifiers, of which only kinds in `allowed` may stand.
-pub fn modifiers<'m>(instruction: &'m Instruction, allowed: &[Kind]) -> Outcome<Modifiers<'m>> {
+pub fn modifiers<'m>(instruction: &'m Instruction, allowed: &[ModifierKind]) -> Outcome<Modifiers<'m>> {
     let mut found = Modifiers {
         space: Space::Generic,
         order: None,
@@ -77,7 +77,7 @@ pub fn modifiers<'m>(instruction: &'m Instruction, allowed: &[Kind]) -> Outcome<
         noftz: false,
         function: None,
     };
-    let mut seen: Vec<Kind> = Vec::new();
+    let mut seen: Vec<ModifierKind> = Vec::new();
     for modifier in &instruction.modifiers {
         let modifier = modifier.as_str();
         let Some(kind) = kind(modifier).filter(|kind| allowed.contains(kind)) else {
@@ -88,24 +88,28 @@ pub fn modifiers<'m>(instruction: &'m Instruction, allowed: &[Kind]) -> Outcome<
         }
         seen.push(kind);
         match kind {
-            Kind::Space => found.space = space(modifier)?,
-            Kind::Order => found.order = Some(modifier),
-            Kind::Cache => found.refetch = modifier == "cv",
-            Kind::Policy => found.policy = true,
-            Kind::ReadOnly => found.read_only = true,
-            Kind::Noftz => found.noftz = true,
-            Kind::Function => found.function = Some(modifier),
-            Kind::Vector => found.elements = modifier[1..].parse().unwrap_or(1),
-            Kind::Type => found.ty = Type::parse(modifier).unwrap_or(Type::Pred),
-            Kind::Mmio | Kind::Scope | Kind::EvictL1 | Kind::EvictL2 | Kind::Prefetch => {}
+            ModifierKind::Space => found.space = space(modifier)?,
+            ModifierKind::Order => found.order = Some(modifier),
+            ModifierKind::Cache => found.refetch = modifier == "cv",
+            ModifierKind::Policy => found.policy = true,
+            ModifierKind::ReadOnly => found.read_only = true,
+            ModifierKind::Noftz => found.noftz = true,
+            ModifierKind::Function => found.function = Some(modifier),
+            ModifierKind::Vector => found.elements = modifier[1..].parse().unwrap_or(1),
+            ModifierKind::Type => found.ty = Type::parse(modifier).unwrap_or(Type::Pred),
+            ModifierKind::Mmio
+            | ModifierKind::Scope
+            | ModifierKind::EvictL1
+            | ModifierKind::EvictL2
+            | ModifierKind::Prefetch => {}
         }
     }
     let strong = found.order.is_some_and(|order| !matches!(order, "weak" | "volatile"));
     // An atomic without an order is relaxed: `atom.sys.add`.
-    if seen.contains(&Kind::Scope) && !strong && !allowed.contains(&Kind::Function) {
+    if seen.contains(&ModifierKind::Scope) && !strong && !allowed.contains(&ModifierKind::Function) {
         return invalid("a scope needs .relaxed, .acquire or .release");
     }
-    if instruction.modifiers.last().and_then(|last| kind(last)) != Some(Kind::Type) {
+    if instruction.modifiers.last().and_then(|last| kind(last)) != Some(ModifierKind::Type) {
         return invalid("expected a type as last modifier");
     }
     Ok(found)
@@ -152,22 +156,29 @@ impl Modifiers<'_> {
     }
 }
 
-pub const LOADS: &[Kind] = &[
-    Kind::Space,
-    Kind::Order,
-    Kind::Mmio,
-    Kind::Scope,
-    Kind::Cache,
-    Kind::EvictL1,
-    Kind::EvictL2,
-    Kind::Prefetch,
-    Kind::Policy,
-    Kind::ReadOnly,
-    Kind::Vector,
-    Kind::Type,
+pub const LOADS: &[ModifierKind] = &[
+    ModifierKind::Space,
+    ModifierKind::Order,
+    ModifierKind::Mmio,
+    ModifierKind::Scope,
+    ModifierKind::Cache,
+    ModifierKind::EvictL1,
+    ModifierKind::EvictL2,
+    ModifierKind::Prefetch,
+    ModifierKind::Policy,
+    ModifierKind::ReadOnly,
+    ModifierKind::Vector,
+    ModifierKind::Type,
 ];
-pub const ATOMICS: &[Kind] =
-    &[Kind::Space, Kind::Order, Kind::Scope, Kind::Function, Kind::Noftz, Kind::Policy, Kind::Type];
+pub const ATOMICS: &[ModifierKind] = &[
+    ModifierKind::Space,
+    ModifierKind::Order,
+    ModifierKind::Scope,
+    ModifierKind::Function,
+    ModifierKind::Noftz,
+    ModifierKind::Policy,
+    ModifierKind::Type,
+];
 
 /// The function of an atomic, and whether it exists for the type.
 pub fn atomic_op(modifiers: &Modifiers, returns: bool) -> Outcome<AtomicOp> {

@@ -31,7 +31,7 @@ pub enum Symbol {
 
 /// The scopes of a function that waits for a call in it to be lowered.
 #[derive(Debug)]
-pub struct Suspended {
+pub struct SuspendedScopes {
     scopes: Vec<HashMap<String, Symbol>>,
     families: Vec<HashMap<String, (Type, u32)>>,
 }
@@ -71,13 +71,13 @@ impl Operands {
     }
 
     /// Hides all scopes but the outermost, the module's: what a device function's body sees.
-    pub fn suspend(&mut self) -> Suspended {
+    pub fn suspend(&mut self) -> SuspendedScopes {
         let keep = self.scopes.len().min(1);
-        Suspended { scopes: self.scopes.split_off(keep), families: self.families.split_off(keep) }
+        SuspendedScopes { scopes: self.scopes.split_off(keep), families: self.families.split_off(keep) }
     }
 
     /// Brings hidden scopes back in place of those opened since.
-    pub fn resume(&mut self, suspended: Suspended) {
+    pub fn resume(&mut self, suspended: SuspendedScopes) {
         let keep = self.scopes.len().min(1);
         self.scopes.truncate(keep);
         self.families.truncate(keep);

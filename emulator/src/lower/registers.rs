@@ -8,7 +8,7 @@
 use crate::lower::liveness::{self, Numbering, Range};
 use crate::program::{Access, Class, Files, Instruction, Preset, Reg};
 
-pub struct Allocation {
+pub struct RegisterAllocation {
     pub registers: Files,
     pub presets: Vec<(Class, Reg, Preset)>,
     pub undefined: Vec<(Class, Reg)>,
@@ -20,7 +20,7 @@ pub fn allocate(
     code: &mut [Instruction],
     counts: Files,
     presets: &[(Class, Reg, Preset)],
-) -> Result<Allocation, String> {
+) -> Result<RegisterAllocation, String> {
     let numbering = Numbering(counts);
     let mut constant = vec![false; numbering.total()];
     presets.iter().for_each(|&(class, reg, _)| constant[numbering.number(class, reg)] = true);
@@ -49,7 +49,7 @@ pub fn allocate(
     for instruction in code.iter_mut() {
         instruction.visit(&mut |_, class, reg| *reg = assigned[numbering.number(class, *reg)]);
     }
-    Ok(Allocation { registers: files, presets: kept, undefined, live_registers: live.pressure })
+    Ok(RegisterAllocation { registers: files, presets: kept, undefined, live_registers: live.pressure })
 }
 
 /// Which registers the code names at all. A write to a constant is an error.

@@ -127,7 +127,7 @@ pub fn parameters(params: &[Variable]) -> Result<(Vec<ParamSlot>, u32), String> 
 
 /// Shared memory of a kernel and of what it calls.
 #[derive(Debug, Default)]
-pub struct Shared<'a> {
+pub struct SharedVariables<'a> {
     /// Bytes of sized variables.
     pub bytes: u32,
     /// Where the unsized array begins.
@@ -138,18 +138,18 @@ pub struct Shared<'a> {
     inner: HashMap<*const Variable, u64>,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> SharedVariables<'a> {
     pub fn place(
         module: &'a Module,
         functions: &HashMap<&'a str, &'a Function>,
         kernel: &'a Function,
-    ) -> Result<Shared<'a>, String> {
+    ) -> Result<SharedVariables<'a>, String> {
         let reached = reach(functions, kernel);
         let of_module =
             module.variables.iter().filter(|v| v.space == Space::Shared && reached.names.contains(v.name.as_str()));
         let (mut end, mut dynamic_align) = (0u64, 1u64);
         let mut unsized_arrays = Vec::new();
-        let mut shared = Shared::default();
+        let mut shared = SharedVariables::default();
         let all = of_module.map(|v| (v, true)).chain(reached.shared.iter().map(|&v| (v, false)));
         for (variable, at_module) in all {
             let (bytes, align) = size(variable)?;

@@ -56,7 +56,7 @@ pub struct Conflict {
 
 /// Who accesses now.
 #[derive(Clone, Copy)]
-pub struct Access<'a> {
+pub struct Accessor<'a> {
     pub launch: &'a LaunchClock,
     pub block: &'a BlockClock,
     /// Thread in its block.
@@ -67,7 +67,7 @@ pub struct Access<'a> {
     pub strong: bool,
 }
 
-impl Access<'_> {
+impl Accessor<'_> {
     #[inline(always)]
     fn who(&self, flags: u32) -> u32 {
         self.pc.min(PC_UNKNOWN) << 12 | self.thread << 2 | flags
@@ -105,7 +105,7 @@ impl Track {
 
     /// Whether a single granule was accessed last by this very thread, since the last barrier.
     #[inline(always)]
-    fn mine(&self, first: usize, end: usize, access: &Access) -> bool {
+    fn mine(&self, first: usize, end: usize, access: &Accessor) -> bool {
         let last = self.stamp(first);
         // Shared memory alone: there the floor is the barrier, and the access is certainly this block's.
         end == first + 1 && access.floor == access.block.since && last.thread() == access.thread
@@ -158,7 +158,7 @@ impl Shadow {
 
     /// Notes that `bytes` at `offset` are read, and says which unordered write it meets.
     #[inline(always)]
-    pub fn note_read(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
+    pub fn note_read(&mut self, offset: usize, bytes: usize, access: &Accessor) -> Option<Conflict> {
         let (first, end) = self.range(offset, bytes);
         let recent = self.write.recent(first, end, access.floor) && !self.write.mine(first, end, access);
         let conflict = if recent { self.unordered_write(first, end, access) } else { None };
@@ -187,7 +187,7 @@ impl Shadow {
 
     /// Notes that `bytes` at `offset` are written, and says which unordered read or write it meets.
     #[inline(always)]
-    pub fn note_write(&mut self, offset: usize, bytes: usize, access: &Access) -> Option<Conflict> {
+    pub fn note_write(&mut self, offset: usize, bytes: usize, access: &Accessor) -> Option<Conflict> {
         let (first, end) = self.range(offset, bytes);
         let floor = access.floor;
         let recent = self.write.recent(first, end, floor) && !self.write.mine(first, end, access)
@@ -203,7 +203,7 @@ impl Shadow {
     /// The usual cases of a read of one granule, in a few instructions. Returns false, and notes nothing, where it takes
     /// more to tell.
     #[inline(always)]
-    pub fn quick_read(&mut self, granule: usize, access: &Access) -> bool {
+    pub fn quick_read(&mut self, granule: usize, access: &Accessor) -> bool {
         let floor = access.floor;
         let (Some(&write), Some(time)) = (self.write.time.get(granule), self.read.time.get_mut(granule)) else {
             return false;
@@ -221,7 +221,7 @@ impl Shadow {
     /// The same for a whole warp whose lanes access `bytes` each, one after another from `offset`, with `access` that of
     /// lane 0. Returns false, and notes nothing, unless all of the range is untouched since the floor.
     #[inline(always)]
-    pub fn note_run(&mut self, offset: usize, bytes: usize, access: &Access, writes: bool) -> bool {
+    pub fn note_run(&mut self, offset: usize, bytes: usize, access: &Accessor, writes: bool) -> bool {
         let (first, end) = self.range(offset, bytes * LANES);
         let floor = access.floor;
         if bytes < 1 << self.shift || self.write.recent(first, end, floor) || self.read.recent(first, end, floor) {
@@ -240,7 +240,7 @@ impl Shadow {
 
     /// The first write of a range that is not ordered before the access.
     #[inline(never)]
-    fn unordered_write(&self, first: usize, end: usize, access: &Access) -> Option<Conflict> {
+    fn unordered_write(&self, first: usize, end: usize, access: &Accessor) -> Option<Conflict> {
         (first..end).map(|granule| self.write.stamp(granule)).find_map(|write| {
             let both_strong = write.flags() & STRONG != 0 && access.strong;
             let ordered = write.time < access.floor
@@ -252,7 +252,7 @@ impl Shadow {
 
     /// The first read of a range that is not ordered before the access.
     #[inline(never)]
-    fn unordered_read(&self, first: usize, end: usize, access: &Access) -> Option<Conflict> {
+    fn unordered_read(&self, first: usize, end: usize, access: &Accessor) -> Option<Conflict> {
         (first..end).map(|granule| self.read.stamp(granule)).find_map(|read| {
             if read.time < access.floor {
                 return None;
@@ -265,7 +265,7 @@ impl Shadow {
 }
 
 /// The last reader is ordered; the flags tell of others since the last barrier.
-fn other_readers(read: Stamp, access: &Access) -> bool {
+fn other_readers(read: Stamp, access: &Accessor) -> bool {
     if read.flags() == 0 || access.block.intricate(access.launch) {
         return false;
     }
@@ -282,13 +282,13 @@ fn other_readers(read: Stamp, access: &Access) -> bool {
 
 /// The flags of a granule that was read before (in this interval, or this launch) and is read again.
 #[inline(always)]
-fn several(read: Stamp, access: &Access) -> u32 {
+fn several(read: Stamp, access: &Accessor) -> u32 {
     // Shared memory: the floor is the block's last barrier, so the earlier read is this block's, in this interval.
     if access.floor == access.block.since { several_in_interval(read, access) } else { several_in_launch(read, access) }
 }
 
 /// The same for global memory, where the earlier read may be another block's or lie before a barrier.
-fn several_in_launch(read: Stamp, access: &Access) -> u32 {
+fn several_in_launch(read: Stamp, access: &Accessor) -> u32 {
     if read.flags() == SEVERAL_BLOCKS || access.launch.block_of(read.time) != access.block.block {
         SEVERAL_BLOCKS
     } else if read.time < access.block.since {
@@ -299,7 +299,7 @@ fn several_in_launch(read: Stamp, access: &Access) -> u32 {
 }
 
 #[inline(always)]
-fn several_in_interval(read: Stamp, access: &Access) -> u32 {
+fn several_in_interval(read: Stamp, access: &Accessor) -> u32 {
     let warp = access.thread / 32;
     if read.flags() == SEVERAL_WARPS || read.thread() / 32 != warp {
         SEVERAL_WARPS

@@ -6,12 +6,12 @@
 
 /// An integer type of 2 to 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Integer {
+pub struct IntegerType {
     pub bits: u32,
     pub signed: bool,
 }
 
-impl Integer {
+impl IntegerType {
     pub fn smallest(self) -> i128 {
         if self.signed { -(1 << (self.bits - 1)) } else { 0 }
     }
@@ -21,7 +21,7 @@ impl Integer {
     }
 
     /// Whether every value of `other` is one of this type.
-    pub fn holds(self, other: Integer) -> bool {
+    pub fn holds(self, other: IntegerType) -> bool {
         self.smallest() <= other.smallest() && other.largest() <= self.largest()
     }
 
@@ -42,7 +42,7 @@ impl Integer {
     }
 
     /// `value` (extended from type `from`) clamped to this type.
-    pub fn clamp(self, value: u64, from: Integer) -> u64 {
+    pub fn clamp(self, value: u64, from: IntegerType) -> u64 {
         let wide = if from.signed { value as i64 as i128 } else { value as i128 };
         wide.clamp(self.smallest(), self.largest()) as u64
     }
@@ -82,14 +82,14 @@ impl Integral {
 
 /// An integral single as an integer of at most 32 bits, extended to 32.
 #[inline(always)]
-pub fn from_single(x: f32, to: Integer) -> u32 {
+pub fn from_single(x: f32, to: IntegerType) -> u32 {
     let (smallest, largest) = (to.smallest() as i64, to.largest() as i64);
     if to.signed { (x as i32).clamp(smallest as i32, largest as i32) as u32 } else { (x as u32).min(largest as u32) }
 }
 
 /// An integral double as an integer, extended to 64 bits. `double`: the source type is `.f64`.
 #[inline(always)]
-pub fn from_double(x: f64, to: Integer, double: bool) -> u64 {
+pub fn from_double(x: f64, to: IntegerType, double: bool) -> u64 {
     if x.is_nan() {
         return if double || to.bits == 64 { to.extend(1 << (to.bits - 1)) } else { 0 };
     }

@@ -16,7 +16,7 @@ pub struct Dyadic {
 
 /// A format by its exponent and fraction bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Layout {
+pub struct FloatLayout {
     pub exponent_bits: u32,
     pub fraction_bits: u32,
     /// The first magnitude that is not finite.
@@ -24,15 +24,16 @@ pub struct Layout {
     pub nan: u64,
 }
 
-pub const F16: Layout = Layout { exponent_bits: 5, fraction_bits: 10, infinity: 0x7c00, nan: 0x7fff };
-pub const BF16: Layout = Layout { exponent_bits: 8, fraction_bits: 7, infinity: 0x7f80, nan: 0x7fff };
-pub const F32: Layout = Layout { exponent_bits: 8, fraction_bits: 23, infinity: 0x7f80_0000, nan: 0x7fff_ffff };
-pub const F64: Layout =
-    Layout { exponent_bits: 11, fraction_bits: 52, infinity: 0x7ff << 52, nan: 0x7ff8_0000_0000_0000 };
-pub const E4M3: Layout = Layout { exponent_bits: 4, fraction_bits: 3, infinity: 0x7f, nan: 0x7f };
-pub const E5M2: Layout = Layout { exponent_bits: 5, fraction_bits: 2, infinity: 0x7c, nan: 0x7f };
+pub const F16: FloatLayout = FloatLayout { exponent_bits: 5, fraction_bits: 10, infinity: 0x7c00, nan: 0x7fff };
+pub const BF16: FloatLayout = FloatLayout { exponent_bits: 8, fraction_bits: 7, infinity: 0x7f80, nan: 0x7fff };
+pub const F32: FloatLayout =
+    FloatLayout { exponent_bits: 8, fraction_bits: 23, infinity: 0x7f80_0000, nan: 0x7fff_ffff };
+pub const F64: FloatLayout =
+    FloatLayout { exponent_bits: 11, fraction_bits: 52, infinity: 0x7ff << 52, nan: 0x7ff8_0000_0000_0000 };
+pub const E4M3: FloatLayout = FloatLayout { exponent_bits: 4, fraction_bits: 3, infinity: 0x7f, nan: 0x7f };
+pub const E5M2: FloatLayout = FloatLayout { exponent_bits: 5, fraction_bits: 2, infinity: 0x7c, nan: 0x7f };
 
-impl Layout {
+impl FloatLayout {
     pub fn sign(self) -> u64 {
         1 << (self.exponent_bits + self.fraction_bits)
     }

@@ -1,7 +1,7 @@
 //! Numbers and constant expressions: `0x1F`, `0f3F800000`, `1.5`, `(1+2)*4`. (PTX ISA, "Constants".)
 
 use super::cursor::Cursor;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use crate::fault::Result;
 
 /// Parentheses inside parentheses.
@@ -51,7 +51,7 @@ fn integer(digits: &str, radix: u32) -> Option<Constant> {
 impl<'t> Cursor<'t> {
     /// Whether a constant can begin at the token at hand.
     pub fn at_constant(&self) -> bool {
-        matches!(self.token.kind, Kind::Number | Kind::Mark(b'-' | b'+' | b'~' | b'('))
+        matches!(self.token.kind, TokenKind::Number | TokenKind::Mark(b'-' | b'+' | b'~' | b'('))
     }
 
     /// A number or an expression of integers with `+ - * ~` and parentheses.
@@ -71,7 +71,7 @@ impl<'t> Cursor<'t> {
     /// A plain number without sign, such as a line number or a count.
     pub fn count(&mut self, what: &str) -> Result<u64> {
         match (self.token.kind, number(self.token.text)) {
-            (Kind::Number, Some(Constant::Int(value))) => {
+            (TokenKind::Number, Some(Constant::Int(value))) => {
                 self.take();
                 Ok(value as u64)
             }
@@ -147,11 +147,11 @@ impl<'t> Cursor<'t> {
             return Ok(value);
         }
         match (self.token.kind, number(self.token.text)) {
-            (Kind::Number, Some(value)) => {
+            (TokenKind::Number, Some(value)) => {
                 self.take();
                 Ok(value)
             }
-            (Kind::Number, None) => self.expected("a number of at most 64 bits"),
+            (TokenKind::Number, None) => self.expected("a number of at most 64 bits"),
             _ => self.expected("a number"),
         }
     }
@@ -165,7 +165,7 @@ mod tests {
         let mut cursor = Cursor::new(text);
         let value = cursor.constant()?;
         match cursor.token.kind {
-            Kind::End => Ok(value),
+            TokenKind::End => Ok(value),
             _ => cursor.expected("the end"),
         }
     }

@@ -1,6 +1,6 @@
 //! Where the parser stands in the text: the token at hand and the one after it, and the errors that name them.
 
-use super::lexer::{Kind, Lexer, Token};
+use super::lexer::{Lexer, Token, TokenKind};
 use crate::fault::{Code, Fault, Result};
 
 /// Characters of a token, and of a line, that an error shows.
@@ -31,7 +31,7 @@ impl<'t> Cursor<'t> {
     }
 
     pub fn at(&self, mark: u8) -> bool {
-        self.token.kind == Kind::Mark(mark)
+        self.token.kind == TokenKind::Mark(mark)
     }
 
     /// Takes a mark if it is the token at hand.
@@ -52,7 +52,7 @@ impl<'t> Cursor<'t> {
 
     /// The directive at hand, without its dot.
     pub fn directive(&self) -> Option<&'t str> {
-        (self.token.kind == Kind::Directive).then_some(self.token.text)
+        (self.token.kind == TokenKind::Directive).then_some(self.token.text)
     }
 
     /// Takes a directive if it is the one named.
@@ -67,14 +67,14 @@ impl<'t> Cursor<'t> {
     /// A name without dots: of a variable, function, register or label.
     pub fn name(&mut self, what: &str) -> Result<&'t str> {
         match self.token.kind {
-            Kind::Word if !self.token.text.contains(['.', ':']) => Ok(self.take().text),
+            TokenKind::Word if !self.token.text.contains(['.', ':']) => Ok(self.take().text),
             _ => self.expected(what),
         }
     }
 
     pub fn quoted(&mut self, what: &str) -> Result<&'t str> {
         match self.token.kind {
-            Kind::Text => Ok(self.take().text),
+            TokenKind::Text => Ok(self.take().text),
             _ => self.expected(what),
         }
     }
@@ -82,8 +82,8 @@ impl<'t> Cursor<'t> {
     /// An error at the token at hand: what stands there is not what must.
     pub fn expected<T>(&self, what: &str) -> Result<T> {
         let found = match self.token.kind {
-            Kind::End => "the end of the text".to_string(),
-            Kind::Directive => format!("\".{}\"", clip(self.token.text, SHOWN_TOKEN)),
+            TokenKind::End => "the end of the text".to_string(),
+            TokenKind::Directive => format!("\".{}\"", clip(self.token.text, SHOWN_TOKEN)),
             _ => format!("\"{}\"", clip(self.token.text, SHOWN_TOKEN)),
         };
         self.fail(self.token, &format!("found {found}, expected {what}"))

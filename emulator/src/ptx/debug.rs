@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::ast::Location;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::module::Parser;
 use crate::fault::Result;
 
@@ -77,7 +77,7 @@ impl<'t> Parser<'t> {
     }
 
     fn attribute(&mut self, name: &str) -> Result<()> {
-        match self.cursor.token.kind == Kind::Word && self.cursor.token.text == name {
+        match self.cursor.token.kind == TokenKind::Word && self.cursor.token.text == name {
             true => {
                 self.cursor.take();
                 Ok(())
@@ -97,8 +97,10 @@ impl<'t> Parser<'t> {
         self.cursor.expect(b'{')?;
         loop {
             match self.cursor.token.kind {
-                Kind::Mark(b'}') => break,
-                Kind::Mark(b'{') | Kind::Bad | Kind::End => return self.cursor.expected("\"}\" after a section"),
+                TokenKind::Mark(b'}') => break,
+                TokenKind::Mark(b'{') | TokenKind::Bad | TokenKind::End => {
+                    return self.cursor.expected("\"}\" after a section");
+                }
                 _ => self.cursor.take(),
             };
         }
@@ -113,7 +115,7 @@ impl<'t> Parser<'t> {
         let mut bytes = Vec::new();
         loop {
             let ends = self.cursor.at(b'}');
-            if ends || self.cursor.token.kind == Kind::Word {
+            if ends || self.cursor.token.kind == TokenKind::Word {
                 if let Some(label) = label {
                     let text = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
                     self.module.strings.push((label.to_string(), String::from_utf8_lossy(text).into_owned()));

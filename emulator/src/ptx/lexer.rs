@@ -7,7 +7,7 @@
 
 /// What a token is. The text of all but `Text` is what the source says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenKind {
     /// An identifier, with the dotted parts that follow it directly.
     Word,
     /// A dot and a name; the token's text is the name alone.
@@ -25,7 +25,7 @@ pub enum Kind {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Token<'t> {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub text: &'t str,
     /// From 1.
     pub line: u32,
@@ -88,9 +88,9 @@ impl<'t> Lexer<'t> {
         let token = |kind, text| Token { kind, text, line, start };
         if !ended {
             self.at = self.text.len();
-            return token(Kind::Bad, &self.text[start..]);
+            return token(TokenKind::Bad, &self.text[start..]);
         }
-        let Some(first) = self.text[start..].chars().next() else { return token(Kind::End, "") };
+        let Some(first) = self.text[start..].chars().next() else { return token(TokenKind::End, "") };
         let kind = match first {
             'a'..='z' | 'A'..='Z' | '_' | '$' => self.word(),
             '%' if is_name(self.byte(1)) => self.word(),
@@ -99,23 +99,23 @@ impl<'t> Lexer<'t> {
             '.' if is_name(self.byte(1)) => {
                 self.at += 1;
                 self.skip_while(is_name);
-                return token(Kind::Directive, &self.text[start + 1..self.at]);
+                return token(TokenKind::Directive, &self.text[start + 1..self.at]);
             }
-            '"' => return self.quoted(token(Kind::Text, "")),
+            '"' => return self.quoted(token(TokenKind::Text, "")),
             '{' | '}' | '[' | ']' | '(' | ')' | '<' | '>' | ',' | ';' | ':' | '=' | '@' | '!' | '|' | '&' | '^'
             | '+' | '-' | '*' | '/' | '~' | '?' | '%' => {
                 self.at += 1;
-                Kind::Mark(first as u8)
+                TokenKind::Mark(first as u8)
             }
             _ => {
                 self.at += first.len_utf8();
-                Kind::Bad
+                TokenKind::Bad
             }
         };
         token(kind, &self.text[start..self.at])
     }
 
-    fn word(&mut self) -> Kind {
+    fn word(&mut self) -> TokenKind {
         self.at += 1;
         loop {
             self.skip_while(is_name);
@@ -124,13 +124,13 @@ impl<'t> Lexer<'t> {
             } else if self.byte(0) == b':' && self.byte(1) == b':' && is_name(self.byte(2)) {
                 self.at += 3;
             } else {
-                return Kind::Word;
+                return TokenKind::Word;
             }
         }
     }
 
     /// Digits, letters and a decimal point; an exponent's sign where the number is a decimal.
-    fn number(&mut self) -> Kind {
+    fn number(&mut self) -> TokenKind {
         let start = self.at;
         let bytes = self.text.as_bytes();
         self.skip_while(|byte| byte.is_ascii_digit());
@@ -143,7 +143,7 @@ impl<'t> Lexer<'t> {
             self.at += 2;
         }
         self.skip_while(is_name);
-        Kind::Number
+        TokenKind::Number
     }
 
     fn quoted(&mut self, mut token: Token<'t>) -> Token<'t> {
@@ -159,7 +159,7 @@ impl<'t> Lexer<'t> {
                     self.at += self.text[self.at..].chars().next().map_or(0, char::len_utf8);
                 }
                 _ => {
-                    token.kind = Kind::Bad;
+                    token.kind = TokenKind::Bad;
                     token.text = &self.text[first - 1..self.at];
                     return token;
                 }

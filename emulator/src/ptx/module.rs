@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ast::{Function, Location, Module, Space, Variable};
 use super::cursor::{Cursor, clip};
-use super::lexer::{Kind, Token};
+use super::lexer::{Token, TokenKind};
 use super::variables::MAX_PADDING;
 use crate::fault::{Code, Fault, Result};
 
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<Module> {
     let cursor = Cursor::new(text);
     if cursor.directive() != Some("version") {
         let found = match cursor.token.kind {
-            Kind::End => "nothing".to_string(),
+            TokenKind::End => "nothing".to_string(),
             _ => format!("\"{}\"", clip(text[cursor.token.start..].lines().next().unwrap_or(""), 40)),
         };
         return Err(Fault::new(Code::InvalidPtx, format!("not PTX: found {found}, expected .version")));
@@ -57,7 +57,7 @@ pub fn parse(text: &str) -> Result<Module> {
     };
     parser.version()?;
     parser.target()?;
-    while parser.cursor.token.kind != Kind::End {
+    while parser.cursor.token.kind != TokenKind::End {
         parser.item()?;
     }
     parser.module.files.sort_unstable();
@@ -68,7 +68,7 @@ impl<'t> Parser<'t> {
     fn version(&mut self) -> Result<()> {
         self.cursor.take();
         let place = self.cursor.token;
-        let parts = place.text.split_once('.').filter(|_| place.kind == Kind::Number);
+        let parts = place.text.split_once('.').filter(|_| place.kind == TokenKind::Number);
         let Some((Ok(major), Ok(minor))) = parts.map(|(major, minor)| (major.parse(), minor.parse())) else {
             return self.cursor.expected("a version such as 9.0");
         };

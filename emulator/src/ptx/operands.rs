@@ -3,7 +3,7 @@
 use super::ast::Operand;
 use super::constants::Constant;
 use super::cursor::Cursor;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::module::Parser;
 use crate::fault::Result;
 
@@ -29,9 +29,9 @@ impl<'t> Parser<'t> {
 impl<'t> Cursor<'t> {
     fn operand(&mut self) -> Result<Operand> {
         match self.token.kind {
-            Kind::Mark(b'[') => self.address(),
-            Kind::Mark(b'{') => Ok(Operand::Vector(self.group(b'}')?)),
-            Kind::Mark(b'!') => {
+            TokenKind::Mark(b'[') => self.address(),
+            TokenKind::Mark(b'{') => Ok(Operand::Vector(self.group(b'}')?)),
+            TokenKind::Mark(b'!') => {
                 self.take();
                 Ok(Operand::Not(self.word("a predicate")?))
             }
@@ -61,7 +61,7 @@ impl<'t> Cursor<'t> {
     /// A name, with the parts of a special register's: `%tid.x`.
     fn word(&mut self, what: &str) -> Result<String> {
         match self.token.kind {
-            Kind::Word if !self.token.text.contains(':') => Ok(self.take().text.to_string()),
+            TokenKind::Word if !self.token.text.contains(':') => Ok(self.take().text.to_string()),
             _ => self.expected(what),
         }
     }
@@ -88,7 +88,7 @@ impl<'t> Cursor<'t> {
         self.take();
         let mut base = None;
         let mut offset = 0;
-        if self.token.kind == Kind::Word {
+        if self.token.kind == TokenKind::Word {
             base = Some(self.name("an address")?.to_string());
             if self.eat(b'+') {
                 offset = self.integer("an offset")?;

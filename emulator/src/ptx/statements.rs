@@ -3,7 +3,7 @@
 
 use super::ast::{Guard, Instruction, Statement};
 use super::cursor::clip;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::module::{Parser, space};
 use super::variables::MAX_REGISTERS;
 use crate::fault::Result;
@@ -25,10 +25,10 @@ impl<'t> Parser<'t> {
         let mut statements = Vec::new();
         while !self.cursor.at(b'}') {
             match self.cursor.token.kind {
-                Kind::Mark(b'{') => statements.push(Statement::Scope(self.scope(depth + 1)?)),
-                Kind::Directive => self.declaration(&mut statements)?,
-                Kind::Word if self.cursor.ahead.kind == Kind::Mark(b':') => self.label(&mut statements)?,
-                Kind::Word | Kind::Mark(b'@') => statements.push(Statement::Instruction(self.instruction()?)),
+                TokenKind::Mark(b'{') => statements.push(Statement::Scope(self.scope(depth + 1)?)),
+                TokenKind::Directive => self.declaration(&mut statements)?,
+                TokenKind::Word if self.cursor.ahead.kind == TokenKind::Mark(b':') => self.label(&mut statements)?,
+                TokenKind::Word | TokenKind::Mark(b'@') => statements.push(Statement::Instruction(self.instruction()?)),
                 _ => return self.cursor.expected("an instruction, a declaration, a label or \"}\""),
             }
         }
@@ -151,7 +151,7 @@ impl<'t> Parser<'t> {
         let mut parts = place.text.split('.');
         let opcode = parts.next().unwrap_or("");
         let known = opcode.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-        if place.kind != Kind::Word || !known {
+        if place.kind != TokenKind::Word || !known {
             return self.cursor.expected("an opcode");
         }
         self.cursor.take();

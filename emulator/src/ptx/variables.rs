@@ -3,7 +3,7 @@
 
 use super::ast::{Initial, Space, Type, Variable};
 use super::constants::Constant;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::module::{Parser, space};
 use crate::fault::Result;
 
@@ -211,7 +211,7 @@ impl<'t> Parser<'t> {
     }
 
     fn element(&mut self, ty: Type) -> Result<Initial> {
-        if self.cursor.token.kind == Kind::Word {
+        if self.cursor.token.kind == TokenKind::Word {
             return self.symbol(ty);
         }
         let place = self.cursor.token;

@@ -11,7 +11,7 @@ mod shuffle;
 mod vote;
 
 pub use matrix::{matrix_fragment, matrix_rows};
-pub use mma::{Form as MmaForm, Mma};
+pub use mma::{Mma, MmaForm};
 pub use shuffle::{Mode as ShuffleMode, Shuffle};
 pub use vote::{Collective, Elect, Match, Reduce, ReduceOp, Vote, VoteKind};
 

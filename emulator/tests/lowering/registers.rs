@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use cuda_emulator::lower::registers::{Allocation, allocate};
+use cuda_emulator::lower::registers::{RegisterAllocation, allocate};
 use cuda_emulator::program::{
     Access, Address, Barrier, BarrierKind, Class, Files, Guard, Instruction, Op, Preset, Reg, Value,
 };
@@ -114,7 +114,7 @@ struct Walk {
 
 impl Walk {
     /// Checks the reads and, where the guard lets it, does the writes.
-    fn step(&mut self, old: &Uses, new: &Uses, runs: bool, guarded: bool, packed: &Allocation) {
+    fn step(&mut self, old: &Uses, new: &Uses, runs: bool, guarded: bool, packed: &RegisterAllocation) {
         let several = old.iter().filter(|(access, ..)| *access == Access::Write).count() > 1;
         for (index, (o, n)) in old.iter().zip(new).enumerate() {
             // The guard is read even where it forbids the rest.
@@ -142,7 +142,7 @@ impl Walk {
     }
 }
 
-fn walk(code: &mut [Instruction], packed_code: &mut [Instruction], packed: &Allocation, random: &mut Random) {
+fn walk(code: &mut [Instruction], packed_code: &mut [Instruction], packed: &RegisterAllocation, random: &mut Random) {
     let mut walk = Walk::default();
     for (number, &(class, reg, preset)) in constants().iter().enumerate() {
         walk.before.insert((class, reg), u64::MAX - number as u64);

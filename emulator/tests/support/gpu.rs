@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cuda_emulator::card::Card;
-use cuda_emulator::device::{Device, Launch, Module, Options, Outcome};
+use cuda_emulator::device::{Device, Launch, LaunchOutcome, Module, Options};
 use cuda_emulator::fault::{Code, Fault, Result};
 use cuda_emulator::program::Program;
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ pub struct Gpu {
     pub device: Device,
     pub module: Module,
     /// Instructions of all launches, and what else they counted.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<LaunchOutcome>,
 }
 
 impl Gpu {

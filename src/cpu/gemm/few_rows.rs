@@ -11,14 +11,14 @@
 //!
 //! Sums run over k in the order of the microkernel, so the result has the same bits as the packed product.
 
-use super::Product;
+use super::CheckedProduct;
 use crate::cpu::simd::Level;
 
 /// The most rows for which this path is taken.
 const MAX_ROWS: usize = 4;
 
 /// Computes a leading part of the columns of C and returns how many; the rest is left to the packed product.
-pub fn columns_done(level: Level, product: &Product) -> usize {
+pub fn columns_done(level: Level, product: &CheckedProduct) -> usize {
     if product.m > MAX_ROWS || product.b.row_stride != 1 || level == Level::Portable {
         return 0;
     }
@@ -34,14 +34,14 @@ pub fn columns_done(level: Level, product: &Product) -> usize {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Level, Product};
+    use super::{CheckedProduct, Level};
     use crate::cpu::gemm::KC;
     use std::arch::x86_64::*;
 
     /// All whole strips of columns.
-    pub fn strips(level: Level, product: &Product) -> usize {
+    pub fn strips(level: Level, product: &CheckedProduct) -> usize {
         let avx512 = level == Level::Avx512;
-        let strip: unsafe fn(&Product, usize) = match (avx512, product.m) {
+        let strip: unsafe fn(&CheckedProduct, usize) = match (avx512, product.m) {
             (true, 1) => strip_avx512::<1>,
             (true, 2) => strip_avx512::<2>,
             (true, 3) => strip_avx512::<3>,
@@ -63,8 +63,8 @@ mod x86 {
 
     /// Columns j..j + 32 of C = A·B, for m = M rows.
     #[target_feature(enable = "avx512f")]
-    unsafe fn strip_avx512<const M: usize>(product: &Product, j: usize) {
-        let Product { k, a, b, c_stride, .. } = *product;
+    unsafe fn strip_avx512<const M: usize>(product: &CheckedProduct, j: usize) {
+        let CheckedProduct { k, a, b, c_stride, .. } = *product;
         let columns = &b.data[j * b.col_stride..];
         assert!(31 * b.col_stride + k <= columns.len());
         for pc in (0..k).step_by(KC) {
@@ -140,8 +140,8 @@ mod x86 {
 
     /// Columns j..j + 16 of C = A·B, for m = M rows.
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn strip_avx2<const M: usize>(product: &Product, j: usize) {
-        let Product { k, a, b, c_stride, .. } = *product;
+    unsafe fn strip_avx2<const M: usize>(product: &CheckedProduct, j: usize) {
+        let CheckedProduct { k, a, b, c_stride, .. } = *product;
         let columns = &b.data[j * b.col_stride..];
         assert!(15 * b.col_stride + k <= columns.len());
         for pc in (0..k).step_by(KC) {

@@ -14,7 +14,7 @@
 use crate::cpu::simd::Level;
 
 /// The operands of one tile. A is read one scalar at a time, so it may be packed or lie in the matrix itself.
-pub struct Tile {
+pub struct TileOperands {
     pub kc: usize,
     pub a: *const f32,
     pub a_row: usize,
@@ -32,7 +32,7 @@ pub struct Tile {
 /// # Safety
 /// With R rows, for all p < kc, i < R: a[i * a_row + p * a_k] and the NR floats at b[p * b_k] must be readable, the NR
 /// floats at c[i * c_row] readable, writable and not accessed by anybody else. The CPU must support the kernel's level.
-pub type TileFn = unsafe fn(&Tile);
+pub type TileFn = unsafe fn(&TileOperands);
 
 /// A register tile size and its code.
 pub struct Kernel {
@@ -69,7 +69,7 @@ static PORTABLE: Kernel = Kernel {
 
 const PORTABLE_NR: usize = 8;
 
-unsafe fn portable<const ROWS: usize>(tile: &Tile) {
+unsafe fn portable<const ROWS: usize>(tile: &TileOperands) {
     let mut acc = [[0.0f32; PORTABLE_NR]; ROWS];
     for p in 0..tile.kc {
         // SAFETY: p < kc, and the caller vouches for NR floats of B at every p.
@@ -93,7 +93,7 @@ unsafe fn portable<const ROWS: usize>(tile: &Tile) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Kernel, Tile};
+    use super::{Kernel, TileOperands};
     use crate::cpu::simd::Level;
     use std::arch::x86_64::*;
 
@@ -127,7 +127,7 @@ mod x86 {
     };
 
     #[target_feature(enable = "avx512f")]
-    unsafe fn avx512<const ROWS: usize>(tile: &Tile) {
+    unsafe fn avx512<const ROWS: usize>(tile: &TileOperands) {
         let mut acc = [[_mm512_setzero_ps(); 2]; ROWS];
         let (mut a, mut b) = (row_groups(tile), tile.b);
         prefetch_c(tile, ROWS);
@@ -159,7 +159,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn avx2<const ROWS: usize>(tile: &Tile) {
+    unsafe fn avx2<const ROWS: usize>(tile: &TileOperands) {
         let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
         let (mut a, mut b) = (row_groups(tile), tile.b);
         prefetch_c(tile, ROWS);
@@ -193,13 +193,13 @@ mod x86 {
     /// Pointers to every third row of A: three rows share a register by the addressing modes base, base + stride and
     /// base + 2·stride.
     #[inline(always)]
-    fn row_groups(tile: &Tile) -> [*const f32; 4] {
+    fn row_groups(tile: &TileOperands) -> [*const f32; 4] {
         [0, 3, 6, 9].map(|i| tile.a.wrapping_add(i * tile.a_row))
     }
 
     /// Fetches the tile of C while the product is computed.
     #[inline(always)]
-    fn prefetch_c(tile: &Tile, rows: usize) {
+    fn prefetch_c(tile: &TileOperands, rows: usize) {
         for i in 0..rows {
             let c = tile.c.wrapping_add(i * tile.c_row).cast::<i8>();
             // SAFETY: prefetching has no effect but on caches, whatever the address; SSE is part of x86-64.

@@ -24,7 +24,7 @@ impl Rng {
 
 /// How a matrix lies in memory.
 #[derive(Clone, Copy, Debug)]
-enum Layout {
+enum StorageOrder {
     RowMajor,
     ColMajor,
     /// Row-major with gaps between rows, like one head of several.
@@ -33,14 +33,15 @@ enum Layout {
     Strided,
 }
 
-const LAYOUTS: [Layout; 4] = [Layout::RowMajor, Layout::ColMajor, Layout::Rows, Layout::Strided];
+const STORAGE_ORDERS: [StorageOrder; 4] =
+    [StorageOrder::RowMajor, StorageOrder::ColMajor, StorageOrder::Rows, StorageOrder::Strided];
 
-fn matrix(data: &[f32], rows: usize, cols: usize, layout: Layout) -> MatRef<'_> {
-    let (row_stride, col_stride) = match layout {
-        Layout::RowMajor => (cols, 1),
-        Layout::ColMajor => (1, rows),
-        Layout::Rows => (cols + 5, 1),
-        Layout::Strided => (2 * cols + 3, 2),
+fn matrix(data: &[f32], rows: usize, cols: usize, order: StorageOrder) -> MatRef<'_> {
+    let (row_stride, col_stride) = match order {
+        StorageOrder::RowMajor => (cols, 1),
+        StorageOrder::ColMajor => (1, rows),
+        StorageOrder::Rows => (cols + 5, 1),
+        StorageOrder::Strided => (2 * cols + 3, 2),
     };
     // Exactly as long as it must be.
     MatRef { data: &data[..extent(rows, cols, row_stride, col_stride)], row_stride, col_stride }
@@ -50,18 +51,18 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     [Level::Portable, Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= level()).map(kernel)
 }
 
-struct Case {
+struct GemmCase {
     m: usize,
     n: usize,
     k: usize,
-    a: Layout,
-    b: Layout,
+    a: StorageOrder,
+    b: StorageOrder,
     accumulate: bool,
 }
 
 /// Computes the case in `parts` parts and checks it against f64. Returns the valid elements of C.
-fn check(kernel: &'static Kernel, case: &Case, parts: usize, rng: &mut Rng) -> Vec<f32> {
-    let &Case { m, n, k, a, b, accumulate } = case;
+fn check(kernel: &'static Kernel, case: &GemmCase, parts: usize, rng: &mut Rng) -> Vec<f32> {
+    let &GemmCase { m, n, k, a, b, accumulate } = case;
     let (a_data, b_data) = (rng.vec(2 * m * k + 5 * m + 3 * k + 8), rng.vec(2 * k * n + 5 * k + 3 * n + 8));
     let (a, b) = (matrix(&a_data, m, k, a), matrix(&b_data, k, n, b));
     let c_stride = n + 3;
@@ -72,7 +73,7 @@ fn check(kernel: &'static Kernel, case: &Case, parts: usize, rng: &mut Rng) -> V
             c[i * c_stride + j] = if accumulate { old[i * n + j] } else { f32::NAN };
         }
     }
-    parallel(kernel, Product::new(m, n, k, a, b, &mut c, c_stride, accumulate), parts);
+    parallel(kernel, CheckedProduct::new(m, n, k, a, b, &mut c, c_stride, accumulate), parts);
     let mut out = Vec::with_capacity(m * n);
     for (i, row) in c.chunks(c_stride).enumerate() {
         let valid = if i < m { n } else { 0 };
@@ -112,9 +113,9 @@ fn tile_edges() {
             for n in ns {
                 for _ in 0..3 {
                     let k = ks[rng.next() as usize % ks.len()];
-                    let (a, b) = (LAYOUTS[rng.next() as usize % 4], LAYOUTS[rng.next() as usize % 4]);
+                    let (a, b) = (STORAGE_ORDERS[rng.next() as usize % 4], STORAGE_ORDERS[rng.next() as usize % 4]);
                     let accumulate = rng.next().is_multiple_of(2);
-                    check(kernel, &Case { m, n, k, a, b, accumulate }, 1, &mut rng);
+                    check(kernel, &GemmCase { m, n, k, a, b, accumulate }, 1, &mut rng);
                 }
             }
         }
@@ -126,11 +127,11 @@ fn layouts() {
     println!("seed {SEED}");
     let mut rng = Rng(SEED);
     for kernel in kernels() {
-        for a in LAYOUTS {
-            for b in LAYOUTS {
+        for a in STORAGE_ORDERS {
+            for b in STORAGE_ORDERS {
                 for (m, n, k) in [(1, 70, 20), (29, 70, 20), (29, 150, 300), (70, 33, 17)] {
                     for accumulate in [false, true] {
-                        check(kernel, &Case { m, n, k, a, b, accumulate }, 1, &mut rng);
+                        check(kernel, &GemmCase { m, n, k, a, b, accumulate }, 1, &mut rng);
                     }
                 }
             }
@@ -142,14 +143,14 @@ fn layouts() {
 fn block_edges() {
     println!("seed {SEED}");
     let mut rng = Rng(SEED);
-    let (a, b) = (Layout::ColMajor, Layout::ColMajor);
+    let (a, b) = (StorageOrder::ColMajor, StorageOrder::ColMajor);
     for kernel in kernels() {
         for (m, n) in [(MC - 1, 33), (MC, 5), (MC + 1, 40), (2 * MC + 1, 3), (3, NC - 1), (14, NC), (13, NC + 1)] {
             for k in [9, KC + 1] {
-                check(kernel, &Case { m, n, k, a, b, accumulate: k == 9 }, 1, &mut rng);
+                check(kernel, &GemmCase { m, n, k, a, b, accumulate: k == 9 }, 1, &mut rng);
             }
         }
-        check(kernel, &Case { m: MC + 1, n: NC + 1, k: 3, a, b, accumulate: false }, 1, &mut rng);
+        check(kernel, &GemmCase { m: MC + 1, n: NC + 1, k: 3, a, b, accumulate: false }, 1, &mut rng);
     }
 }
 
@@ -160,8 +161,8 @@ fn empty_dimensions() {
         for (m, n, k) in [(0, 5, 3), (5, 0, 3), (5, 3, 0), (0, 0, 0), (0, 70, 40), (4, 0, 40), (4, 70, 0)] {
             for accumulate in [false, true] {
                 for parts in [1, 2] {
-                    for b in [Layout::RowMajor, Layout::ColMajor] {
-                        check(kernel, &Case { m, n, k, a: Layout::RowMajor, b, accumulate }, parts, &mut rng);
+                    for b in [StorageOrder::RowMajor, StorageOrder::ColMajor] {
+                        check(kernel, &GemmCase { m, n, k, a: StorageOrder::RowMajor, b, accumulate }, parts, &mut rng);
                     }
                 }
             }
@@ -174,8 +175,10 @@ fn empty_dimensions() {
 fn parts_do_not_change_bits() {
     for kernel in kernels() {
         for (m, n, k) in [(1, 200, 300), (7, 64, 300), (50, 100, 520), (100, 33, 40), (97, 131, 257)] {
-            for (a, b) in [(Layout::RowMajor, Layout::ColMajor), (Layout::ColMajor, Layout::RowMajor)] {
-                let case = Case { m, n, k, a, b, accumulate: true };
+            for (a, b) in
+                [(StorageOrder::RowMajor, StorageOrder::ColMajor), (StorageOrder::ColMajor, StorageOrder::RowMajor)]
+            {
+                let case = GemmCase { m, n, k, a, b, accumulate: true };
                 let whole = check(kernel, &case, 1, &mut Rng(SEED));
                 for parts in [2, 3, 7] {
                     let divided = check(kernel, &case, parts, &mut Rng(SEED));
@@ -196,7 +199,7 @@ fn threads_and_row_count_do_not_change_bits() {
     let (m, n, k) = (150, 352, 300);
     let mut rng = Rng(SEED);
     let (a_data, b_data) = (rng.vec(m * k), rng.vec(k * n));
-    for (a, b) in [(Layout::RowMajor, Layout::ColMajor), (Layout::RowMajor, Layout::RowMajor)] {
+    for (a, b) in [(StorageOrder::RowMajor, StorageOrder::ColMajor), (StorageOrder::RowMajor, StorageOrder::RowMajor)] {
         let (a, b) = (matrix(&a_data, m, k, a), matrix(&b_data, k, n, b));
         let on_threads = |threads| {
             let mut c = vec![f32::NAN; m * n];

@@ -18,7 +18,7 @@ const LONG: usize = 256;
 const LONG_BYTES: usize = 1 << 20;
 
 pub struct WordCache {
-    short: Vec<Entry>,
+    short: Vec<CachedPiece>,
     long: WordMap,
     /// Where the tokens of each long piece end.
     long_ends: Vec<usize>,
@@ -26,7 +26,7 @@ pub struct WordCache {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct CachedPiece {
     /// The bytes, and their number on top; 0 is free, since no piece is empty.
     key: u128,
     ids: [u32; FEW],
@@ -36,7 +36,7 @@ struct Entry {
 impl WordCache {
     pub fn new() -> WordCache {
         WordCache {
-            short: vec![Entry { key: 0, ids: [0; FEW], count: 0 }; ENTRIES],
+            short: vec![CachedPiece { key: 0, ids: [0; FEW], count: 0 }; ENTRIES],
             long: WordMap::default(),
             long_ends: Vec::new(),
             long_ids: Vec::new(),
@@ -81,7 +81,7 @@ impl WordCache {
             self.short[second] = self.short[first];
             let mut ids = [0; FEW];
             ids[..tokens.len()].copy_from_slice(tokens);
-            self.short[first] = Entry { key, ids, count: tokens.len() as u32 };
+            self.short[first] = CachedPiece { key, ids, count: tokens.len() as u32 };
         }
     }
 

@@ -79,8 +79,8 @@ pub fn count_files(
     specials: &Specials,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Counts> {
-    let files: Vec<Source> = files.iter().map(|path| Source::open(path)).collect::<Result<_>>()?;
-    let tasks: Vec<(&Source, usize)> = files
+    let files: Vec<TextFile> = files.iter().map(|path| TextFile::open(path)).collect::<Result<_>>()?;
+    let tasks: Vec<(&TextFile, usize)> = files
         .iter()
         .flat_map(|file| (0..file.len).step_by(reading.stretch.max(1)).map(move |start| (file, start)))
         .collect();
@@ -114,18 +114,18 @@ pub fn count_files(
 }
 
 /// A file to be read in stretches, and its length when that was decided.
-struct Source {
+struct TextFile {
     path: PathBuf,
     len: usize,
 }
 
-impl Source {
-    fn open(path: &Path) -> Result<Source> {
+impl TextFile {
+    fn open(path: &Path) -> Result<TextFile> {
         let place = || format!("{}: cannot be read", path.display());
         let meta = File::open(path).and_then(|file| file.metadata()).with_context(place)?;
         ensure!(!meta.is_dir(), "{}: found a directory, expected a text file", path.display());
         ensure!(meta.is_file(), "{}: found a pipe or device, expected a regular file", path.display());
-        Ok(Source { path: path.to_path_buf(), len: usize::try_from(meta.len())? })
+        Ok(TextFile { path: path.to_path_buf(), len: usize::try_from(meta.len())? })
     }
 
     /// Counts the stretch that begins at the first cut after `nominal`, or at the beginning of the file.

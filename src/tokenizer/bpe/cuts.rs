@@ -5,7 +5,7 @@
 //! a number and anything that is no number, as long as no special token's text stands across it.
 
 use super::special::Specials;
-use super::unicode::{Kind, kinds};
+use super::unicode::{CharClass, char_classes};
 
 /// The first safe place after `from`; `None` if the text has none, or one so close to its end that more text could
 /// change the answer. The bytes need not be UTF-8: what is invalid is neither letter nor number.
@@ -15,12 +15,13 @@ pub fn next_cut(text: &[u8], from: usize, specials: &Specials) -> Option<usize> 
     let mut before = None;
     while at + ahead <= text.len() {
         let here = char_at(text, at);
-        let kind = here.map(|c| kinds().of(c));
-        let ends = before.is_some_and(|b| matches!(b, Kind::Letter | Kind::Number) && kind.is_some_and(|k| k != b));
+        let class = here.map(|c| char_classes().of(c));
+        let ends =
+            before.is_some_and(|b| matches!(b, CharClass::Letter | CharClass::Number) && class.is_some_and(|k| k != b));
         if ends && !specials.cross(text, at) {
             return Some(at);
         }
-        before = kind;
+        before = class;
         at += here.map_or(1, char::len_utf8);
     }
     None

@@ -16,7 +16,7 @@ pub struct Pairs {
     /// Open addressing over a power of two: the number of a pair plus 1; 0 is free.
     slots: Vec<u32>,
     places: Places,
-    heap: Vec<Entry>,
+    heap: Vec<QueuedPair>,
     /// The heap holds every pair that occurs at least as often.
     least: u64,
 }
@@ -31,7 +31,7 @@ struct Pair {
 
 /// A pair and the count that it had when it was pushed.
 #[derive(Clone, Copy)]
-struct Entry {
+struct QueuedPair {
     count: u64,
     pair: u32,
 }
@@ -94,7 +94,7 @@ impl Pairs {
         for &pair in numbers {
             let count = self.pairs[pair as usize].count;
             if count >= self.least {
-                self.push(Entry { count, pair }, tokens);
+                self.push(QueuedPair { count, pair }, tokens);
             }
         }
     }
@@ -102,7 +102,7 @@ impl Pairs {
     /// The pair to merge next: the most frequent one, and of those the greatest by its tokens' bytes.
     pub fn next(&mut self, tokens: &[Vec<u8>]) -> Option<u32> {
         loop {
-            let Some(Entry { count, pair }) = self.pop(tokens) else {
+            let Some(QueuedPair { count, pair }) = self.pop(tokens) else {
                 if !self.refill(tokens) {
                     return None;
                 }
@@ -113,7 +113,7 @@ impl Pairs {
                 return Some(pair);
             }
             if now >= self.least {
-                self.push(Entry { count: now, pair }, tokens);
+                self.push(QueuedPair { count: now, pair }, tokens);
             }
         }
     }
@@ -125,7 +125,7 @@ impl Pairs {
         for pair in 0..self.pairs.len() as u32 {
             let count = self.pairs[pair as usize].count;
             if count >= self.least {
-                self.push(Entry { count, pair }, tokens);
+                self.push(QueuedPair { count, pair }, tokens);
             }
         }
         most > 0
@@ -164,7 +164,7 @@ impl Pairs {
     }
 
     /// Whether `a` is merged before `b`.
-    fn before(&self, a: Entry, b: Entry, tokens: &[Vec<u8>]) -> bool {
+    fn before(&self, a: QueuedPair, b: QueuedPair, tokens: &[Vec<u8>]) -> bool {
         let bytes = |id: u32| &tokens[id as usize];
         let (x, y) = (&self.pairs[a.pair as usize], &self.pairs[b.pair as usize]);
         let order = a.count.cmp(&b.count);
@@ -175,7 +175,7 @@ impl Pairs {
     // A binary heap, the best entry first. It is written out because what decides ties, the bytes, is not in the
     // entries.
 
-    fn push(&mut self, entry: Entry, tokens: &[Vec<u8>]) {
+    fn push(&mut self, entry: QueuedPair, tokens: &[Vec<u8>]) {
         let mut at = self.heap.len();
         self.heap.push(entry);
         while at > 0 && self.before(entry, self.heap[(at - 1) / 2], tokens) {
@@ -185,7 +185,7 @@ impl Pairs {
         self.heap[at] = entry;
     }
 
-    fn pop(&mut self, tokens: &[Vec<u8>]) -> Option<Entry> {
+    fn pop(&mut self, tokens: &[Vec<u8>]) -> Option<QueuedPair> {
         let last = self.heap.pop()?;
         let Some(&best) = self.heap.first() else { return Some(last) };
         let mut at = 0;

@@ -8,7 +8,7 @@
 //! of whitespace looks ahead, of which all but the last character is one piece if something follows, so that a word
 //! takes one blank with it.
 
-use super::unicode::{Kind, Kinds, kinds};
+use super::unicode::{CharClass, CharClasses, char_classes};
 
 /// How text is cut into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,68 +73,72 @@ impl<'a> Iterator for Pieces<'a> {
 pub struct Scanner<'a> {
     pattern: Pattern,
     text: &'a [u8],
-    kinds: &'static Kinds,
+    classes: &'static CharClasses,
 }
 
 impl<'a> Scanner<'a> {
     pub fn new(pattern: Pattern, text: &'a str) -> Scanner<'a> {
-        Scanner { pattern, text: text.as_bytes(), kinds: kinds() }
+        Scanner { pattern, text: text.as_bytes(), classes: char_classes() }
     }
 
     /// Where the piece that begins at `start` ends; `None` at the end of the text.
     #[inline]
     pub fn end_of_piece(&self, start: usize) -> Option<usize> {
-        let (kind, len) = self.kinds.at(self.text, start)?;
+        let (class, len) = self.classes.at(self.text, start)?;
         Some(match self.pattern {
-            Pattern::Gpt2 => self.gpt2(start, kind, len),
-            Pattern::Qwen2 => self.newer(start, kind, len, 1),
-            Pattern::Llama3 => self.newer(start, kind, len, 3),
+            Pattern::Gpt2 => self.gpt2(start, class, len),
+            Pattern::Qwen2 => self.newer(start, class, len, 1),
+            Pattern::Llama3 => self.newer(start, class, len, 3),
         })
     }
 
     #[inline]
-    fn gpt2(&self, start: usize, kind: Kind, len: usize) -> usize {
+    fn gpt2(&self, start: usize, class: CharClass, len: usize) -> usize {
         let first = self.text[start];
         if first == b' ' {
-            return match self.kinds.at(self.text, start + 1) {
-                None | Some((Kind::Space, _)) => self.whitespace(start),
-                Some((kind, len)) => self.run(start + 1 + len, kind),
+            return match self.classes.at(self.text, start + 1) {
+                None | Some((CharClass::Space, _)) => self.whitespace(start),
+                Some((class, len)) => self.run(start + 1 + len, class),
             };
         }
-        match kind {
-            Kind::Space => self.whitespace(start),
-            _ if first == b'\'' => self.contraction(start).unwrap_or_else(|| self.run(start + 1, kind)),
-            _ => self.run(start + len, kind),
+        match class {
+            CharClass::Space => self.whitespace(start),
+            _ if first == b'\'' => self.contraction(start).unwrap_or_else(|| self.run(start + 1, class)),
+            _ => self.run(start + len, class),
         }
     }
 
     /// Qwen2's and Llama 3's, which differ in how many digits stay together.
     #[inline]
-    fn newer(&self, start: usize, kind: Kind, len: usize, digits: usize) -> usize {
+    fn newer(&self, start: usize, class: CharClass, len: usize, digits: usize) -> usize {
         let first = self.text[start];
-        match kind {
-            Kind::Letter => return self.run(start + len, Kind::Letter),
-            Kind::Number => return self.up_to(start + len, Kind::Number, digits - 1),
-            Kind::Other | Kind::Space => {}
+        match class {
+            CharClass::Letter => return self.run(start + len, CharClass::Letter),
+            CharClass::Number => return self.up_to(start + len, CharClass::Number, digits - 1),
+            CharClass::Other | CharClass::Space => {}
         }
         if first == b'\''
             && let Some(end) = self.folded_contraction(start)
         {
             return end;
         }
-        match self.kinds.at(self.text, start + len) {
-            Some((Kind::Letter, letter)) if !is_newline(first) => self.run(start + len + letter, Kind::Letter),
-            Some((Kind::Other, sign)) if first == b' ' => self.newlines(self.run(start + len + sign, Kind::Other)),
-            _ if kind == Kind::Other => self.newlines(self.run(start + len, Kind::Other)),
+        match self.classes.at(self.text, start + len) {
+            Some((CharClass::Letter, letter)) if !is_newline(first) => {
+                self.run(start + len + letter, CharClass::Letter)
+            }
+            Some((CharClass::Other, sign)) if first == b' ' => {
+                self.newlines(self.run(start + len + sign, CharClass::Other))
+            }
+            _ if class == CharClass::Other => self.newlines(self.run(start + len, CharClass::Other)),
             _ => self.lines_or_whitespace(start),
         }
     }
 
-    /// Where the run of characters of one kind ends.
+    /// Where the run of characters of one class ends.
     #[inline]
-    fn run(&self, mut at: usize, kind: Kind) -> usize {
-        while let Some((found, len)) = self.kinds.at(self.text, at) {
-            if found != kind {
+    fn run(&self, mut at: usize, class: CharClass) -> usize {
+        while let Some((found, len)) = self.classes.at(self.text, at) {
+            if found != class {
                 break;
             }
             at += len;
@@ -143,10 +147,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// As [`run`](Self::run), over `most` characters and no more.
-    fn up_to(&self, mut at: usize, kind: Kind, most: usize) -> usize {
+    fn up_to(&self, mut at: usize, class: CharClass, most: usize) -> usize {
         for _ in 0..most {
-            match self.kinds.at(self.text, at) {
-                Some((found, len)) if found == kind => at += len,
+            match self.classes.at(self.text, at) {
+                Some((found, len)) if found == class => at += len,
                 _ => break,
             }
         }
@@ -160,7 +164,7 @@ impl<'a> Scanner<'a> {
 
     /// `\s+(?!\S)|\s+`: a run that ends the text is whole; otherwise all but its last character, if that leaves any.
     fn whitespace(&self, start: usize) -> usize {
-        let end = self.run(start, Kind::Space);
+        let end = self.run(start, CharClass::Space);
         if end == self.text.len() {
             return end;
         }
@@ -170,7 +174,7 @@ impl<'a> Scanner<'a> {
 
     /// `\s*[\r\n]+|\s+(?!\S)|\s+`: up to the last line break of the run, if there is one.
     fn lines_or_whitespace(&self, start: usize) -> usize {
-        let end = self.run(start, Kind::Space);
+        let end = self.run(start, CharClass::Space);
         match self.text[start..end].iter().rposition(|&byte| is_newline(byte)) {
             Some(last) => start + last + 1,
             None => self.whitespace(start),

@@ -133,7 +133,7 @@ struct Learner {
     /// All pieces by length, [`BREAK`] before, between and after them. A token's id stands at its first byte and at its
     /// last; what stands between is never read.
     symbols: Vec<u32>,
-    pieces: Pieces,
+    pieces: PieceCounts,
     pairs: Pairs,
 }
 
@@ -213,7 +213,7 @@ impl Learner {
 }
 
 /// How often the piece at a place occurs. Pieces of one length stand together, so that a place tells its piece.
-struct Pieces {
+struct PieceCounts {
     lengths: Vec<Length>,
     counts: Vec<u64>,
 }
@@ -227,7 +227,7 @@ struct Length {
     stride: usize,
 }
 
-impl Pieces {
+impl PieceCounts {
     fn count_at(&self, place: usize) -> u64 {
         let after = self.lengths.partition_point(|length| length.place <= place);
         let length = &self.lengths[after - 1];
@@ -236,7 +236,7 @@ impl Pieces {
 }
 
 /// All pieces of two bytes and more, by length, as symbols.
-fn lay_out(counts: Counts, size: usize) -> (Vec<u32>, Pieces) {
+fn lay_out(counts: Counts, size: usize) -> (Vec<u32>, PieceCounts) {
     let Counts { words, counts } = counts;
     let mut order: Vec<usize> = (0..words.len()).filter(|&word| words.get(word).len() > 1).collect();
     order.sort_by_key(|&word| words.get(word).len());
@@ -252,5 +252,5 @@ fn lay_out(counts: Counts, size: usize) -> (Vec<u32>, Pieces) {
         symbols.extend(word.iter().map(|&byte| u32::from(byte)));
         symbols.push(BREAK);
     }
-    (symbols, Pieces { lengths, counts: order.iter().map(|&word| counts[word]).collect() })
+    (symbols, PieceCounts { lengths, counts: order.iter().map(|&word| counts[word]).collect() })
 }

@@ -1,4 +1,4 @@
-//! The four kinds of character that pre-tokenizers tell apart, looked up in a table.
+//! The four classes of character that pre-tokenizers tell apart, looked up in a table.
 //!
 //! The table is made at first use from the Unicode data of `regex-syntax`, which is also what `fancy-regex` reads: the
 //! scanner and the regular expressions agree on every code point, and will after an update of either.
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 /// What a character is to a pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CharClass {
     /// None of the others: `[^\s\p{L}\p{N}]`, combining marks and unassigned code points among them.
     Other,
     /// `\p{L}`
@@ -20,35 +20,37 @@ pub enum Kind {
     Space,
 }
 
-/// The kind of every code point.
-pub struct Kinds(Box<[Kind]>);
+/// The class of every code point.
+pub struct CharClasses(Box<[CharClass]>);
 
 const CODE_POINTS: usize = char::MAX as usize + 1;
 
 /// The table; 1.1 MB, of which a text touches the blocks of its scripts.
-pub fn kinds() -> &'static Kinds {
-    static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
-        let mut kinds = vec![Kind::Other; CODE_POINTS].into_boxed_slice();
-        for (pattern, kind) in [(r"\p{L}", Kind::Letter), (r"\p{N}", Kind::Number), (r"\s", Kind::Space)] {
+pub fn char_classes() -> &'static CharClasses {
+    static CLASSES: LazyLock<CharClasses> = LazyLock::new(|| {
+        let mut classes = vec![CharClass::Other; CODE_POINTS].into_boxed_slice();
+        for (pattern, class) in
+            [(r"\p{L}", CharClass::Letter), (r"\p{N}", CharClass::Number), (r"\s", CharClass::Space)]
+        {
             for (first, last) in ranges(pattern) {
-                kinds[first as usize..=last as usize].fill(kind);
+                classes[first as usize..=last as usize].fill(class);
             }
         }
-        Kinds(kinds)
+        CharClasses(classes)
     });
-    &KINDS
+    &CLASSES
 }
 
-impl Kinds {
+impl CharClasses {
     #[inline]
-    pub fn of(&self, c: char) -> Kind {
+    pub fn of(&self, c: char) -> CharClass {
         self.0[c as usize]
     }
 
-    /// Kind and length in bytes of the character that begins at `text[at]`; `None` at the end. `text` is UTF-8 and `at`
+    /// Class and length in bytes of the character that begins at `text[at]`; `None` at the end. `text` is UTF-8 and `at`
     /// a boundary of its characters; otherwise the answer means nothing, but there is one.
     #[inline]
-    pub fn at(&self, text: &[u8], at: usize) -> Option<(Kind, usize)> {
+    pub fn at(&self, text: &[u8], at: usize) -> Option<(CharClass, usize)> {
         let first = *text.get(at)?;
         if first < 0x80 {
             return Some((self.0[first as usize], 1));
@@ -56,7 +58,7 @@ impl Kinds {
         Some(self.beyond_ascii(&text[at..]))
     }
 
-    fn beyond_ascii(&self, text: &[u8]) -> (Kind, usize) {
+    fn beyond_ascii(&self, text: &[u8]) -> (CharClass, usize) {
         let low = |i: usize| text.get(i).map_or(0, |byte| usize::from(byte & 0x3F));
         let first = usize::from(text[0]);
         let (code, len) = match first {
@@ -64,7 +66,7 @@ impl Kinds {
             0xE0..0xF0 => ((first & 0x0F) << 12 | low(1) << 6 | low(2), 3),
             _ => ((first & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3), 4),
         };
-        (self.0.get(code).copied().unwrap_or(Kind::Other), len)
+        (self.0.get(code).copied().unwrap_or(CharClass::Other), len)
     }
 }
 

@@ -5,11 +5,11 @@
 //! signed integers are sign-extended to the register's width, everything else is zero-extended.
 //! (PTX ISA, "cvt", "cvt.pack", "Operand Size Exceeding Instruction-Type Size".)
 
-use super::Kind;
+use super::FloatType;
 use crate::alu::lanes::{map1, map2, map3};
 use crate::numerics::exact::{self, BFLOAT, DOUBLE, Format, HALF, SINGLE};
 use crate::numerics::formats::{self, Eight, TfRounding};
-use crate::numerics::integers::{self, Integer, Integral};
+use crate::numerics::integers::{self, IntegerType, Integral};
 use crate::numerics::{
     Rounding, canonical_double, canonical_single, directed, flush_single, relu, saturate_double, saturate_single,
 };
@@ -20,7 +20,7 @@ type Doubles = [f64; LANES];
 
 /// A register and its file.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Slot {
+pub struct SizedRegister {
     pub reg: Reg,
     pub wide: bool,
 }
@@ -39,33 +39,33 @@ pub struct Bounds {
 pub enum Conversion {
     /// Between integers; `register_bits` is the width of the destination register.
     Integers {
-        from: Integer,
-        to: Integer,
+        from: IntegerType,
+        to: IntegerType,
         saturate: bool,
         register_bits: u32,
     },
     ToInteger {
-        from: Kind,
-        to: Integer,
+        from: FloatType,
+        to: IntegerType,
         rounding: Integral,
         flush: bool,
         register_bits: u32,
     },
     FromInteger {
-        from: Integer,
-        to: Kind,
+        from: IntegerType,
+        to: FloatType,
         rounding: Rounding,
         bounds: Bounds,
     },
     Floats {
-        from: Kind,
-        to: Kind,
+        from: FloatType,
+        to: FloatType,
         rounding: Rounding,
         bounds: Bounds,
     },
     /// Within a type, to an integral value or (without a rounding) only bounded.
     Whole {
-        kind: Kind,
+        kind: FloatType,
         rounding: Option<Integral>,
         bounds: Bounds,
     },
@@ -75,7 +75,7 @@ pub enum Conversion {
     },
     /// `f16x2`, `bf16x2` from two singles, the first in the upper half.
     Pair {
-        to: Kind,
+        to: FloatType,
         rounding: Rounding,
         bounds: Bounds,
     },
@@ -96,15 +96,15 @@ pub enum Conversion {
     },
     /// `cvt.pack.sat`: two `.s32`, clamped, below the low bits of `c` if there is one.
     Pack {
-        to: Integer,
+        to: IntegerType,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Convert {
     pub conversion: Conversion,
-    pub to: Slot,
-    pub a: Slot,
+    pub to: SizedRegister,
+    pub a: SizedRegister,
     /// Second and third sources, in 32-bit registers.
     pub b: Option<Reg>,
     pub c: Option<Reg>,
@@ -112,7 +112,7 @@ pub struct Convert {
 
 impl Convert {
     pub fn visit(&mut self, visit: Visit) {
-        let class = |slot: &Slot| if slot.wide { Class::R64 } else { Class::R32 };
+        let class = |slot: &SizedRegister| if slot.wide { Class::R64 } else { Class::R32 };
         visit(Access::Read, class(&self.a), &mut self.a.reg);
         for reg in self.b.iter_mut().chain(&mut self.c) {
             visit(Access::Read, Class::R32, reg);
@@ -133,7 +133,7 @@ impl Convert {
                 let value = if saturate { clamp(&source, from, to) } else { map1(&source, |a| to.extend(a)) };
                 self.store_integer(registers, value, register_bits, active);
             }
-            Conversion::ToInteger { from: Kind::Double, to, rounding, register_bits, .. } => {
+            Conversion::ToInteger { from: FloatType::Double, to, rounding, register_bits, .. } => {
                 let source = map1(&self.load64(registers), f64::from_bits);
                 let value = to_integer_wide(&source, to, rounding, true);
                 self.store_integer(registers, value, register_bits, active);
@@ -145,7 +145,7 @@ impl Convert {
             Conversion::FromInteger { from, to, rounding, bounds } => {
                 self.convert_integers(registers, from, to, rounding, bounds, active);
             }
-            Conversion::Floats { from: Kind::Double, to, rounding, bounds } => {
+            Conversion::Floats { from: FloatType::Double, to, rounding, bounds } => {
                 let source = map1(&self.load64(registers), f64::from_bits);
                 self.store32(registers, narrow_double(&source, to, rounding, bounds), active);
             }
@@ -153,7 +153,7 @@ impl Convert {
                 let source = self.singles(registers, from, bounds.flush);
                 self.store_single(registers, &source, to, rounding, bounds, active);
             }
-            Conversion::Whole { kind: Kind::Double, rounding, bounds } => {
+            Conversion::Whole { kind: FloatType::Double, rounding, bounds } => {
                 let source = map1(&self.load64(registers), f64::from_bits);
                 self.store_double(registers, &integral_double(&source, rounding), bounds, active);
             }
@@ -163,13 +163,13 @@ impl Convert {
                 self.store_single(registers, &value, kind, Rounding::Nearest, bounds, active);
             }
             Conversion::Pair { to, rounding, bounds } => {
-                let upper = narrow_single(&self.singles(registers, Kind::Single, false), to, rounding, bounds);
+                let upper = narrow_single(&self.singles(registers, FloatType::Single, false), to, rounding, bounds);
                 let second = map1(registers.get32(self.b.unwrap_or(self.a.reg)), f32::from_bits);
                 let lower = narrow_single(&second, to, rounding, bounds);
                 self.store32(registers, map2(&upper, &lower, |upper, lower| upper << 16 | lower), active);
             }
             Conversion::Tf32 { rounding: TfRounding::Away, bounds } if bounds == Bounds::default() => {
-                let source = self.singles(registers, Kind::Single, false);
+                let source = self.singles(registers, FloatType::Single, false);
                 let value = map1(&source, |a| formats::single_to_tf32(a, TfRounding::Away));
                 self.store32(registers, value, active);
             }
@@ -228,11 +228,11 @@ impl Convert {
 
     /// The source, of any type but double, as singles.
     #[inline(always)]
-    fn singles(&self, registers: &Registers, from: Kind, flush: bool) -> Singles {
+    fn singles(&self, registers: &Registers, from: FloatType, flush: bool) -> Singles {
         let bits = self.load32(registers);
         match from {
-            Kind::Half => map1(&bits, |a| formats::half_to_single(a & 0xffff)),
-            Kind::Bfloat => map1(&bits, |a| formats::bfloat_to_single(a & 0xffff)),
+            FloatType::Half => map1(&bits, |a| formats::half_to_single(a & 0xffff)),
+            FloatType::Bfloat => map1(&bits, |a| formats::bfloat_to_single(a & 0xffff)),
             _ if flush => map1(&bits, |a| flush_single(f32::from_bits(a))),
             _ => map1(&bits, f32::from_bits),
         }
@@ -263,13 +263,13 @@ impl Convert {
         &self,
         registers: &mut Registers,
         value: &Singles,
-        to: Kind,
+        to: FloatType,
         rounding: Rounding,
         bounds: Bounds,
         active: Mask,
     ) {
         match to {
-            Kind::Double => self.store_double(registers, &map1(value, |a| a as f64), bounds, active),
+            FloatType::Double => self.store_double(registers, &map1(value, |a| a as f64), bounds, active),
             _ => self.store32(registers, narrow_single(value, to, rounding, bounds), active),
         }
     }
@@ -286,7 +286,7 @@ impl Convert {
         &self,
         registers: &mut Registers,
         source: &Singles,
-        to: Integer,
+        to: IntegerType,
         rounding: Integral,
         register_bits: u32,
         active: Mask,
@@ -315,8 +315,8 @@ impl Convert {
     fn convert_integers(
         &self,
         registers: &mut Registers,
-        from: Integer,
-        to: Kind,
+        from: IntegerType,
+        to: FloatType,
         rounding: Rounding,
         bounds: Bounds,
         active: Mask,
@@ -326,7 +326,7 @@ impl Convert {
             return self.store_integer(registers, value, 32, active);
         }
         let source = map1(&self.load32(registers), |a| from.extend_narrow(a));
-        if to == Kind::Single && rounding == Rounding::Nearest {
+        if to == FloatType::Single && rounding == Rounding::Nearest {
             let value = match from.signed {
                 true => map1(&source, |a| a as i32 as f32),
                 false => map1(&source, |a| a as f32),
@@ -338,7 +338,7 @@ impl Convert {
             false => map1(&source, |a| a as f64),
         };
         match to {
-            Kind::Double => self.store_double(registers, &value, bounds, active),
+            FloatType::Double => self.store_double(registers, &value, bounds, active),
             _ => self.store32(registers, narrow_double(&value, to, rounding, bounds), active),
         }
     }
@@ -346,14 +346,14 @@ impl Convert {
 
 /// Singles as the bits of a single, half or bfloat.
 #[inline(always)]
-fn narrow_single(value: &Singles, to: Kind, rounding: Rounding, bounds: Bounds) -> Lanes32 {
+fn narrow_single(value: &Singles, to: FloatType, rounding: Rounding, bounds: Bounds) -> Lanes32 {
     let value = if bounds.saturate { map1(value, saturate_single) } else { *value };
     let value = if bounds.relu { map1(&value, relu) } else { value };
     let (bits, format) = match (to, rounding) {
-        (Kind::Half, Rounding::Nearest) => (map1(&value, formats::single_to_half), HALF),
-        (Kind::Half, _) => (map1(&value, |a| formats::single_to_half_directed(a, rounding)), HALF),
-        (Kind::Bfloat, Rounding::Nearest) => (map1(&value, formats::single_to_bfloat), BFLOAT),
-        (Kind::Bfloat, _) => (map1(&value, |a| formats::single_to_bfloat_directed(a, rounding)), BFLOAT),
+        (FloatType::Half, Rounding::Nearest) => (map1(&value, formats::single_to_half), HALF),
+        (FloatType::Half, _) => (map1(&value, |a| formats::single_to_half_directed(a, rounding)), HALF),
+        (FloatType::Bfloat, Rounding::Nearest) => (map1(&value, formats::single_to_bfloat), BFLOAT),
+        (FloatType::Bfloat, _) => (map1(&value, |a| formats::single_to_bfloat_directed(a, rounding)), BFLOAT),
         _ => {
             let value = map1(&value, canonical_single);
             let value = if bounds.flush { map1(&value, flush_single) } else { value };
@@ -365,10 +365,10 @@ fn narrow_single(value: &Singles, to: Kind, rounding: Rounding, bounds: Bounds) 
 
 /// Doubles as the bits of a single, half or bfloat.
 #[inline(always)]
-fn narrow_double(value: &Doubles, to: Kind, rounding: Rounding, bounds: Bounds) -> Lanes32 {
+fn narrow_double(value: &Doubles, to: FloatType, rounding: Rounding, bounds: Bounds) -> Lanes32 {
     let single = match (to, rounding) {
-        (Kind::Single, Rounding::Nearest) => map1(value, |a| a as f32),
-        (Kind::Single, _) => map1(value, |a| directed::narrow(a, rounding)),
+        (FloatType::Single, Rounding::Nearest) => map1(value, |a| a as f32),
+        (FloatType::Single, _) => map1(value, |a| directed::narrow(a, rounding)),
         _ => map1(value, directed::narrow_to_odd),
     };
     narrow_single(&single, to, rounding, bounds)
@@ -391,23 +391,23 @@ fn integral_single(value: &Singles, rounding: Option<Integral>) -> Singles {
 }
 
 #[inline(never)]
-fn to_integer_wide(value: &Doubles, to: Integer, rounding: Integral, double: bool) -> Lanes64 {
+fn to_integer_wide(value: &Doubles, to: IntegerType, rounding: Integral, double: bool) -> Lanes64 {
     map1(value, |a| integers::from_double(rounding.round_double(a), to, double))
 }
 
 #[inline(never)]
-fn clamp(value: &Lanes64, from: Integer, to: Integer) -> Lanes64 {
+fn clamp(value: &Lanes64, from: IntegerType, to: IntegerType) -> Lanes64 {
     map1(value, |a| to.clamp(a, from))
 }
 
 /// 64-bit integers as the bits of any type.
 #[inline(never)]
-fn from_long(value: &Lanes64, from: Integer, to: Kind, rounding: Rounding, bounds: Bounds) -> Lanes64 {
+fn from_long(value: &Lanes64, from: IntegerType, to: FloatType, rounding: Rounding, bounds: Bounds) -> Lanes64 {
     let format: Format = match to {
-        Kind::Half => HALF,
-        Kind::Bfloat => BFLOAT,
-        Kind::Single => SINGLE,
-        Kind::Double => DOUBLE,
+        FloatType::Half => HALF,
+        FloatType::Bfloat => BFLOAT,
+        FloatType::Single => SINGLE,
+        FloatType::Double => DOUBLE,
     };
     map1(value, |a| {
         let negative = from.signed && (a as i64) < 0;
@@ -420,7 +420,7 @@ fn from_long(value: &Lanes64, from: Integer, to: Kind, rounding: Rounding, bound
     })
 }
 
-fn pack(a: u32, b: u32, c: u32, to: Integer) -> u32 {
+fn pack(a: u32, b: u32, c: u32, to: IntegerType) -> u32 {
     let clamp = |x: u32| (x as i32 as i64).clamp(to.smallest() as i64, to.largest() as i64) as u32;
     let low = u32::MAX >> (32 - to.bits);
     let pair = (clamp(a) & low) << to.bits | (clamp(b) & low);

@@ -4,7 +4,7 @@
 //! twice the bits and two more (S. A. Figueroa, "When is double rounding innocuous?", 1995), and below the smallest
 //! normal a sum is exact. A fused multiply-add is rounded to odd first.
 
-use super::{Arithmetic, Kind, Operation};
+use super::{Arithmetic, FloatType, Operation};
 use crate::alu::lanes::{map1, map2, map3};
 use crate::numerics::{self, approximate, directed, formats, minmax};
 use crate::program::{LANES, Lanes32, Mask, Registers};
@@ -38,7 +38,7 @@ impl Arithmetic {
     fn flushed(&self, lanes: Lanes32) -> Lanes32 {
         match self.kind {
             _ if !self.flush => lanes,
-            Kind::Half => map1(&lanes, numerics::flush_half),
+            FloatType::Half => map1(&lanes, numerics::flush_half),
             _ => map1(&lanes, numerics::flush_bfloat),
         }
     }
@@ -47,7 +47,7 @@ impl Arithmetic {
     fn widen(&self, registers: &Registers, index: usize, shift: u32) -> Singles {
         let lanes = self.part(registers, index, shift);
         match self.kind {
-            Kind::Half => map1(&lanes, formats::half_to_single),
+            FloatType::Half => map1(&lanes, formats::half_to_single),
             _ => map1(&lanes, formats::bfloat_to_single),
         }
     }
@@ -57,7 +57,7 @@ impl Arithmetic {
         let lanes = if self.saturate { map1(lanes, numerics::saturate_single) } else { *lanes };
         let lanes = if self.relu { map1(&lanes, numerics::relu) } else { lanes };
         self.flushed(match self.kind {
-            Kind::Half => map1(&lanes, formats::single_to_half),
+            FloatType::Half => map1(&lanes, formats::single_to_half),
             _ => map1(&lanes, formats::single_to_bfloat),
         })
     }

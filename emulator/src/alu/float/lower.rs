@@ -1,6 +1,6 @@
 //! Which arithmetic forms exist: for each operation and type, its roundings and other modifiers.
 
-use super::{Arithmetic, Kind, Operation};
+use super::{Arithmetic, FloatType, Operation};
 use crate::lower::operands::Operands;
 use crate::numerics::Rounding;
 use crate::numerics::minmax::Rules;
@@ -43,14 +43,14 @@ fn operation(opcode: &str) -> Option<Operation> {
 }
 
 /// The kind, and whether a register holds two.
-fn kind(ty: Type) -> Option<(Kind, bool)> {
+fn kind(ty: Type) -> Option<(FloatType, bool)> {
     Some(match ty {
-        Type::F16 => (Kind::Half, false),
-        Type::F16x2 => (Kind::Half, true),
-        Type::Bf16 => (Kind::Bfloat, false),
-        Type::Bf16x2 => (Kind::Bfloat, true),
-        Type::F32 => (Kind::Single, false),
-        Type::F64 => (Kind::Double, false),
+        Type::F16 => (FloatType::Half, false),
+        Type::F16x2 => (FloatType::Half, true),
+        Type::Bf16 => (FloatType::Bfloat, false),
+        Type::Bf16x2 => (FloatType::Bfloat, true),
+        Type::F32 => (FloatType::Single, false),
+        Type::F64 => (FloatType::Double, false),
         _ => return None,
     })
 }
@@ -69,7 +69,7 @@ pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Optio
         };
     };
     let allowed = allowed(operation, kind)
-        .filter(|_| instruction.opcode != "mad" || matches!(kind, Kind::Single | Kind::Double))
+        .filter(|_| instruction.opcode != "mad" || matches!(kind, FloatType::Single | FloatType::Double))
         .ok_or_else(|| format!("type .{last} is not known for {}", instruction.opcode))?;
     let modifiers = &instruction.modifiers[..instruction.modifiers.len() - 1];
     let rounding = check(modifiers, &allowed)?;
@@ -118,8 +118,8 @@ fn registers(
     Ok((operands.write(to, ty)?, from))
 }
 
-fn allowed(operation: Operation, kind: Kind) -> Option<Allowed> {
-    use Kind::{Bfloat, Double, Half, Single};
+fn allowed(operation: Operation, kind: FloatType) -> Option<Allowed> {
+    use FloatType::{Bfloat, Double, Half, Single};
     let form = |roundings, rounding_required, flags| Some(Allowed { roundings, rounding_required, flags });
     const APPROX: &[&str] = &["approx"];
     const MIN_MAX: &[&str] = &["ftz", "NaN", "xorsign", "abs"];
@@ -177,20 +177,22 @@ fn check<'a>(modifiers: &'a [String], allowed: &Allowed) -> Result<Option<&'a st
 /// Modifiers that need or exclude one another.
 fn check_together(
     operation: Operation,
-    kind: Kind,
+    kind: FloatType,
     rounding: Option<&str>,
     has: &dyn Fn(&str) -> bool,
 ) -> Result<(), String> {
     let approximate = rounding == Some("approx");
     match (operation, kind) {
-        (Operation::Fma, Kind::Half) if has("sat") && has("relu") => Err(".sat and .relu exclude one another".into()),
+        (Operation::Fma, FloatType::Half) if has("sat") && has("relu") => {
+            Err(".sat and .relu exclude one another".into())
+        }
         (Operation::Min | Operation::Max, _) if has("xorsign") != has("abs") => {
             Err(".xorsign and .abs must stand together".into())
         }
-        (Operation::Rcp, Kind::Double) if approximate != has("ftz") => {
+        (Operation::Rcp, FloatType::Double) if approximate != has("ftz") => {
             Err("rcp.f64 has .approx and .ftz together or neither".into())
         }
-        (Operation::Ex2, Kind::Bfloat) if !has("ftz") => Err("ex2 of bf16 needs .ftz".into()),
+        (Operation::Ex2, FloatType::Bfloat) if !has("ftz") => Err("ex2 of bf16 needs .ftz".into()),
         _ => Ok(()),
     }
 }

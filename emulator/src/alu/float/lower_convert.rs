@@ -3,17 +3,17 @@
 //! Integer rounding belongs to float-to-integer conversions and to conversions within a type; floating-point rounding
 //! to integer-to-float conversions and those that lose precision. (PTX ISA, "cvt", integer and floating-point notes.)
 
-use super::Kind;
-use super::convert::{Bounds, Conversion, Convert, Slot};
+use super::FloatType;
+use super::convert::{Bounds, Conversion, Convert, SizedRegister};
 use crate::lower::operands::{Operands, class_of};
 use crate::numerics::Rounding;
 use crate::numerics::formats::{Eight, TfRounding};
-use crate::numerics::integers::{Integer, Integral};
+use crate::numerics::integers::{IntegerType, Integral};
 use crate::program::Class;
 use crate::ptx::ast::{Instruction, Operand, Type};
 
 /// Roundings and other modifiers of a `cvt`, each at most once.
-struct Modifiers<'a> {
+struct ConversionModifiers<'a> {
     types: Vec<&'a str>,
     rounding: Option<&'a str>,
     ftz: bool,
@@ -26,9 +26,9 @@ struct Modifiers<'a> {
 const FLOAT_ROUNDINGS: &[&str] = &["rn", "rz", "rm", "rp"];
 const INTEGER_ROUNDINGS: &[&str] = &["rni", "rzi", "rmi", "rpi"];
 
-impl<'a> Modifiers<'a> {
-    fn parse(instruction: &'a Instruction) -> Result<Modifiers<'a>, String> {
-        let mut found = Modifiers {
+impl<'a> ConversionModifiers<'a> {
+    fn parse(instruction: &'a Instruction) -> Result<ConversionModifiers<'a>, String> {
+        let mut found = ConversionModifiers {
             types: Vec::new(),
             rounding: None,
             ftz: false,
@@ -116,30 +116,30 @@ fn integral(rounding: &str) -> Integral {
     }
 }
 
-fn integer(name: &str) -> Option<Integer> {
+fn integer(name: &str) -> Option<IntegerType> {
     let signed = match name.as_bytes().first()? {
         b's' => true,
         b'u' => false,
         _ => return None,
     };
     match name[1..].parse() {
-        Ok(bits @ (8 | 16 | 32 | 64)) => Some(Integer { bits, signed }),
+        Ok(bits @ (8 | 16 | 32 | 64)) => Some(IntegerType { bits, signed }),
         _ => None,
     }
 }
 
-fn float(name: &str) -> Option<Kind> {
+fn float(name: &str) -> Option<FloatType> {
     Some(match name {
-        "f16" => Kind::Half,
-        "bf16" => Kind::Bfloat,
-        "f32" => Kind::Single,
-        "f64" => Kind::Double,
+        "f16" => FloatType::Half,
+        "bf16" => FloatType::Bfloat,
+        "f32" => FloatType::Single,
+        "f64" => FloatType::Double,
         _ => return None,
     })
 }
 
 pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Convert, String> {
-    let modifiers = Modifiers::parse(instruction)?;
+    let modifiers = ConversionModifiers::parse(instruction)?;
     if modifiers.pack {
         return pack(&modifiers, instruction, operands);
     }
@@ -165,27 +165,37 @@ pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Conve
     Ok(Convert { conversion, to: to_slot, a, b: None, c: None })
 }
 
-fn integers(modifiers: &Modifiers, to: Integer, from: Integer, register_bits: u32) -> Result<Conversion, String> {
+fn integers(
+    modifiers: &ConversionModifiers,
+    to: IntegerType,
+    from: IntegerType,
+    register_bits: u32,
+) -> Result<Conversion, String> {
     modifiers.rounding(&[])?;
     modifiers.allow(false, !to.holds(from), false, false)?;
     Ok(Conversion::Integers { from, to, saturate: modifiers.sat, register_bits })
 }
 
-fn to_integer(modifiers: &Modifiers, to: Integer, from: Kind, register_bits: u32) -> Result<Conversion, String> {
+fn to_integer(
+    modifiers: &ConversionModifiers,
+    to: IntegerType,
+    from: FloatType,
+    register_bits: u32,
+) -> Result<Conversion, String> {
     let rounding = integral(modifiers.rounding(INTEGER_ROUNDINGS)?);
     // The result is clamped anyway, so `.sat` changes nothing.
-    modifiers.allow(from == Kind::Single, from != Kind::Bfloat, false, false)?;
+    modifiers.allow(from == FloatType::Single, from != FloatType::Bfloat, false, false)?;
     Ok(Conversion::ToInteger { from, to, rounding, flush: modifiers.ftz, register_bits })
 }
 
-fn from_integer(modifiers: &Modifiers, to: Kind, from: Integer) -> Result<Conversion, String> {
+fn from_integer(modifiers: &ConversionModifiers, to: FloatType, from: IntegerType) -> Result<Conversion, String> {
     let rounding = direction(modifiers.rounding(FLOAT_ROUNDINGS)?);
-    modifiers.allow(to == Kind::Single, to != Kind::Bfloat, false, false)?;
+    modifiers.allow(to == FloatType::Single, to != FloatType::Bfloat, false, false)?;
     Ok(Conversion::FromInteger { from, to, rounding, bounds: modifiers.bounds() })
 }
 
-fn floats(modifiers: &Modifiers, to: Kind, from: Kind) -> Result<Conversion, String> {
-    use Kind::{Bfloat, Double, Half, Single};
+fn floats(modifiers: &ConversionModifiers, to: FloatType, from: FloatType) -> Result<Conversion, String> {
+    use FloatType::{Bfloat, Double, Half, Single};
     let flushable = to == Single || from == Single;
     let bounds = modifiers.bounds();
     if to == from {
@@ -207,7 +217,7 @@ fn floats(modifiers: &Modifiers, to: Kind, from: Kind) -> Result<Conversion, Str
 
 /// `tf32`, `f16x2`, `bf16x2` and the 8-bit pairs.
 fn packed(
-    modifiers: &Modifiers,
+    modifiers: &ConversionModifiers,
     to: &str,
     from: &str,
     instruction: &Instruction,
@@ -234,7 +244,8 @@ fn packed(
         ("f16x2" | "bf16x2", "f32") => {
             let rounding = direction(modifiers.rounding(&["rn", "rz"])?);
             modifiers.allow(false, false, true, true)?;
-            let (kind, ty) = if to == "f16x2" { (Kind::Half, Type::F16x2) } else { (Kind::Bfloat, Type::Bf16x2) };
+            let (kind, ty) =
+                if to == "f16x2" { (FloatType::Half, Type::F16x2) } else { (FloatType::Bfloat, Type::Bf16x2) };
             (Conversion::Pair { to: kind, rounding, bounds }, ty, Type::F32, 2)
         }
         ("e4m3x2" | "e5m2x2", "f32" | "f16x2") => {
@@ -257,7 +268,7 @@ fn packed(
         }
         _ => return Ok(None),
     };
-    let wider = matches!(conversion, Conversion::Pair { to: Kind::Half, .. });
+    let wider = matches!(conversion, Conversion::Pair { to: FloatType::Half, .. });
     let (target, a, b) = match instruction.operands.as_slice() {
         [target, a] if count == 1 => (target, a, None),
         [target, a, b] if count == 2 => (target, a, Some(operands.read(b, from_type)?)),
@@ -269,7 +280,11 @@ fn packed(
 }
 
 /// `cvt.pack.sat.TYPE.s32 d, a, b`, and with `.b32` and c for types of 2, 4 and 8 bits.
-fn pack(modifiers: &Modifiers, instruction: &Instruction, operands: &mut Operands) -> Result<Convert, String> {
+fn pack(
+    modifiers: &ConversionModifiers,
+    instruction: &Instruction,
+    operands: &mut Operands,
+) -> Result<Convert, String> {
     modifiers.rounding(&[])?;
     modifiers.allow(false, true, false, false)?;
     if !modifiers.sat {
@@ -284,12 +299,12 @@ fn pack(modifiers: &Modifiers, instruction: &Instruction, operands: &mut Operand
         return Err(format!("found {} operands, expected {count}", instruction.operands.len()));
     }
     let bits = name[1..].parse().map_err(|_| format!("type .{name} is not known"))?;
-    let conversion = Conversion::Pack { to: Integer { bits, signed: name.starts_with('s') } };
+    let conversion = Conversion::Pack { to: IntegerType { bits, signed: name.starts_with('s') } };
     let source = |operands: &mut Operands, index: usize, ty| operands.read(&instruction.operands[index], ty);
-    let a = Slot { reg: source(operands, 1, Type::S32)?, wide: false };
+    let a = SizedRegister { reg: source(operands, 1, Type::S32)?, wide: false };
     let b = Some(source(operands, 2, Type::S32)?);
     let c = if count == 4 { Some(source(operands, 3, Type::B32)?) } else { None };
-    let to = Slot { reg: operands.write(&instruction.operands[0], Type::B32)?, wide: false };
+    let to = SizedRegister { reg: operands.write(&instruction.operands[0], Type::B32)?, wide: false };
     Ok(Convert { conversion, to, a, b, c })
 }
 
@@ -301,24 +316,29 @@ fn sources(instruction: &Instruction) -> Result<[&Operand; 2], String> {
 }
 
 /// A destination as wide as the type, or wider unless `exact`, and its width in bits.
-fn destination(operands: &mut Operands, operand: &Operand, ty: Type, exact: bool) -> Result<(Slot, u32), String> {
+fn destination(
+    operands: &mut Operands,
+    operand: &Operand,
+    ty: Type,
+    exact: bool,
+) -> Result<(SizedRegister, u32), String> {
     if let Some((found, reg)) = operands.register(operand)? {
         check_width(operand, found, ty, exact)?;
-        return Ok((Slot { reg, wide: class_of(found) == Class::R64 }, 8 * found.bytes() as u32));
+        return Ok((SizedRegister { reg, wide: class_of(found) == Class::R64 }, 8 * found.bytes() as u32));
     }
     let reg = operands.write(operand, ty)?;
-    Ok((Slot { reg, wide: class_of(ty) == Class::R64 }, 8 * ty.bytes() as u32))
+    Ok((SizedRegister { reg, wide: class_of(ty) == Class::R64 }, 8 * ty.bytes() as u32))
 }
 
 /// A source as wide as the type, or wider unless `exact`; or a constant.
-fn origin(operands: &mut Operands, operand: &Operand, ty: Type, exact: bool) -> Result<Slot, String> {
+fn origin(operands: &mut Operands, operand: &Operand, ty: Type, exact: bool) -> Result<SizedRegister, String> {
     if let Operand::Name(_) = operand
         && let Some((found, reg)) = operands.register(operand)?
     {
         check_width(operand, found, ty, exact)?;
-        return Ok(Slot { reg, wide: class_of(found) == Class::R64 });
+        return Ok(SizedRegister { reg, wide: class_of(found) == Class::R64 });
     }
-    Ok(Slot { reg: operands.read(operand, ty)?, wide: class_of(ty) == Class::R64 })
+    Ok(SizedRegister { reg: operands.read(operand, ty)?, wide: class_of(ty) == Class::R64 })
 }
 
 fn check_width(operand: &Operand, found: Type, ty: Type, exact: bool) -> Result<(), String> {

@@ -65,7 +65,7 @@ impl Operation {
 
 /// The type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FloatType {
     Half,
     Bfloat,
     Single,
@@ -75,7 +75,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arithmetic {
     pub operation: Operation,
-    pub kind: Kind,
+    pub kind: FloatType,
     /// Two halves or bfloats in each register.
     pub packed: bool,
     pub rounding: Rounding,
@@ -104,7 +104,7 @@ impl Float {
     pub fn visit(&mut self, visit: Visit) {
         match self {
             Float::Arithmetic(op) => {
-                let class = if op.kind == Kind::Double { Class::R64 } else { Class::R32 };
+                let class = if op.kind == FloatType::Double { Class::R64 } else { Class::R32 };
                 let (used, rest) = op.from.split_at_mut(op.operation.arity());
                 used.iter_mut().for_each(|reg| visit(Access::Read, class, reg));
                 rest.fill(used[0]); // renumbered like the first
@@ -118,9 +118,9 @@ impl Float {
     pub fn execute(&self, registers: &mut Registers, active: Mask) {
         match self {
             Float::Arithmetic(op) => match op.kind {
-                Kind::Single => op.single(registers, active),
-                Kind::Double => op.double(registers, active),
-                Kind::Half | Kind::Bfloat => op.half(registers, active),
+                FloatType::Single => op.single(registers, active),
+                FloatType::Double => op.double(registers, active),
+                FloatType::Half | FloatType::Bfloat => op.half(registers, active),
             },
             Float::Convert(op) => op.execute(registers, active),
         }

@@ -200,7 +200,7 @@ fn test64(test: Test, a: &Lanes64, b: &Lanes64) -> Mask {
 
 /// `testp`
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum FloatProperty {
     Finite,
     Infinite,
     Number,
@@ -211,31 +211,31 @@ pub enum Kind {
 }
 
 #[inline(always)]
-pub fn kind32(kind: Kind, a: &Lanes32) -> Mask {
+pub fn property32(property: FloatProperty, a: &Lanes32) -> Mask {
     const INFINITY: u32 = 0x7f80_0000;
     const NORMAL: u32 = 0x0080_0000;
     let magnitude = |x: u32| x & 0x7fff_ffff;
-    match kind {
-        Kind::Finite => mask1(a, |x| magnitude(x) < INFINITY),
-        Kind::Infinite => mask1(a, |x| magnitude(x) == INFINITY),
-        Kind::Number => mask1(a, |x| magnitude(x) <= INFINITY),
-        Kind::NotANumber => mask1(a, |x| magnitude(x) > INFINITY),
-        Kind::Normal => mask1(a, |x| magnitude(x) == 0 || (NORMAL..INFINITY).contains(&magnitude(x))),
-        Kind::Subnormal => mask1(a, |x| (1..NORMAL).contains(&magnitude(x))),
+    match property {
+        FloatProperty::Finite => mask1(a, |x| magnitude(x) < INFINITY),
+        FloatProperty::Infinite => mask1(a, |x| magnitude(x) == INFINITY),
+        FloatProperty::Number => mask1(a, |x| magnitude(x) <= INFINITY),
+        FloatProperty::NotANumber => mask1(a, |x| magnitude(x) > INFINITY),
+        FloatProperty::Normal => mask1(a, |x| magnitude(x) == 0 || (NORMAL..INFINITY).contains(&magnitude(x))),
+        FloatProperty::Subnormal => mask1(a, |x| (1..NORMAL).contains(&magnitude(x))),
     }
 }
 
 #[inline(always)]
-pub fn kind64(kind: Kind, a: &Lanes64) -> Mask {
+pub fn property64(property: FloatProperty, a: &Lanes64) -> Mask {
     const INFINITY: u64 = 0x7ff0_0000_0000_0000;
     const NORMAL: u64 = 0x0010_0000_0000_0000;
     let magnitude = |x: u64| x & 0x7fff_ffff_ffff_ffff;
-    match kind {
-        Kind::Finite => mask1(a, |x| magnitude(x) < INFINITY),
-        Kind::Infinite => mask1(a, |x| magnitude(x) == INFINITY),
-        Kind::Number => mask1(a, |x| magnitude(x) <= INFINITY),
-        Kind::NotANumber => mask1(a, |x| magnitude(x) > INFINITY),
-        Kind::Normal => mask1(a, |x| magnitude(x) == 0 || (NORMAL..INFINITY).contains(&magnitude(x))),
-        Kind::Subnormal => mask1(a, |x| (1..NORMAL).contains(&magnitude(x))),
+    match property {
+        FloatProperty::Finite => mask1(a, |x| magnitude(x) < INFINITY),
+        FloatProperty::Infinite => mask1(a, |x| magnitude(x) == INFINITY),
+        FloatProperty::Number => mask1(a, |x| magnitude(x) <= INFINITY),
+        FloatProperty::NotANumber => mask1(a, |x| magnitude(x) > INFINITY),
+        FloatProperty::Normal => mask1(a, |x| magnitude(x) == 0 || (NORMAL..INFINITY).contains(&magnitude(x))),
+        FloatProperty::Subnormal => mask1(a, |x| (1..NORMAL).contains(&magnitude(x))),
     }
 }

@@ -98,8 +98,8 @@ impl Integer {
                 (r.d, logic_mask(*op, a, b))
             }
             PredicateMove { negated, r } => (r.d, negate_if(*negated, registers.get_pred(r.a))),
-            Testp32(kind, r) => (r.d, compare::kind32(*kind, registers.get32(r.a))),
-            Testp64(kind, r) => (r.d, compare::kind64(*kind, registers.get64(r.a))),
+            Testp32(property, r) => (r.d, compare::property32(*property, registers.get32(r.a))),
+            Testp64(property, r) => (r.d, compare::property64(*property, registers.get64(r.a))),
             _ => return self.execute_several(registers, active),
         };
         registers.set_pred(d, value, active);

@@ -3,7 +3,7 @@
 
 use super::Integer;
 use super::bits::Logic;
-use super::compare::{Combine, Comparison, Kind, Relation, Test};
+use super::compare::{Combine, Comparison, FloatProperty, Relation, Test};
 use super::form::{Form, R1};
 use crate::ptx::ast::{Operand, Type};
 
@@ -169,12 +169,12 @@ fn truth(to: Type, from: Type) -> Option<u32> {
 pub fn testp(form: &mut Form, modifiers: &[&str]) -> Result<Integer, String> {
     let &[kind, ty] = modifiers else { return form.unknown() };
     let kind = match kind {
-        "finite" => Kind::Finite,
-        "infinite" => Kind::Infinite,
-        "number" => Kind::Number,
-        "notanumber" => Kind::NotANumber,
-        "normal" => Kind::Normal,
-        "subnormal" => Kind::Subnormal,
+        "finite" => FloatProperty::Finite,
+        "infinite" => FloatProperty::Infinite,
+        "number" => FloatProperty::Number,
+        "notanumber" => FloatProperty::NotANumber,
+        "normal" => FloatProperty::Normal,
+        "subnormal" => FloatProperty::Subnormal,
         _ => return form.unknown(),
     };
     let r: R1 = match ty {

@@ -26,9 +26,9 @@ use crate::ptx::ast::Instruction;
 use arithmetic::{Binary, Special2, Special3, Ternary, Unary};
 use bits::{Bits2, Bits3, Count, Logic, Shift};
 use carry::Flag;
-use compare::{Comparison, Kind};
+use compare::{Comparison, FloatProperty};
 use form::{Form, R1, R2, R3, R4};
-use select::{Group, Sign, Split};
+use select::{PackedParts, Sign, Split};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Integer {
@@ -122,8 +122,8 @@ pub enum Integer {
         d: Reg,
         yes: u32,
     },
-    Testp32(Kind, R1),
-    Testp64(Kind, R1),
+    Testp32(FloatProperty, R1),
+    Testp64(FloatProperty, R1),
     /// `selp`: c is the predicate.
     Select32(R3),
     Select64(R3),
@@ -138,8 +138,8 @@ pub enum Integer {
     Join32(R2),
     Split16(Split),
     Split32(Split),
-    Pack(Group),
-    Unpack(Group),
+    Pack(PackedParts),
+    Unpack(PackedParts),
 }
 
 /// Whether the last modifier is a type of floating point: then another part has the form.

@@ -34,7 +34,7 @@ pub fn chooses(sign: Sign, c: &Lanes32) -> Mask {
 
 /// Packing and unpacking that is rarer than halves of 32 and 64 bits: two or four bytes, four halves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Group {
+pub struct PackedParts {
     pub whole: Reg,
     /// Whether `whole` is a 64-bit register.
     pub wide: bool,
@@ -44,7 +44,7 @@ pub struct Group {
     pub bits: u32,
 }
 
-impl Group {
+impl PackedParts {
     pub fn visit(&mut self, visit: Visit, packs: bool) {
         let class = if self.wide { Class::R64 } else { Class::R32 };
         if !packs {
@@ -244,9 +244,9 @@ fn unpack(form: &mut Form, ty: Type, parts: &[Operand]) -> Result<Integer, Strin
     })
 }
 
-fn group(whole: Reg, ty: Type, element: Type, regs: &[Reg]) -> Group {
+fn group(whole: Reg, ty: Type, element: Type, regs: &[Reg]) -> PackedParts {
     let part = |i: usize| regs.get(i).copied().unwrap_or(whole);
-    Group {
+    PackedParts {
         whole,
         wide: class_of(ty) == Class::R64,
         parts: [part(0), part(1), part(2), part(3)],

@@ -37,7 +37,7 @@ fn launch(kernel: &Program, blocks: u32) -> Launch<'_> {
     }
 }
 
-fn outcome() -> Outcome {
+fn outcome() -> LaunchOutcome {
     let mut counters = Counters::new(3);
     (counters.executed, counters.lanes) = (vec![10, 20, 10], vec![320, 480, 320]);
     counters.diverged = vec![0, 5, 0];
@@ -46,7 +46,7 @@ fn outcome() -> Outcome {
     counters.count_atomic(1, 7);
     counters.barriers = 10;
     let touched = Touched { allocation: 0, begin: 256, end: 256 + 640, written: true };
-    Outcome { counters, touched: vec![touched] }
+    LaunchOutcome { counters, touched: vec![touched] }
 }
 
 fn report() -> Report {
@@ -212,7 +212,7 @@ fn the_file_is_written_whole_and_again() {
 fn a_launch_without_counts_is_reported() {
     let kernel = program("k");
     let mut report = report();
-    report.record(&launch(&kernel, 1), &Outcome::default());
+    report.record(&launch(&kernel, 1), &LaunchOutcome::default());
     let entry = &report.json()["kernels"][0];
     assert_eq!(entry["instructions"]["warp"], 0);
     assert_eq!(entry["global"]["efficiency_percent"], 100.0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::c_api;
 use crate::driver::abi::{Handle, HostIn, In, KernelArguments, Out, SharedOfBlock};
-use crate::driver::launch::{LaunchConfig, Shape};
+use crate::driver::launch::{ExecutionConfiguration, LaunchConfig};
 use crate::driver::state::Driver;
 use crate::driver::stream::Null;
 use crate::driver::{call, host_function, occupancy};
@@ -87,7 +87,7 @@ c_api! {
         pointers: In<HostIn>, extra: In<HostIn>,
     ) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
-        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: false };
+        let shape = ExecutionConfiguration { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: false };
         d.launch(function, shape, KernelArguments { pointers, extra })
     }
     twin cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz(
@@ -95,7 +95,7 @@ c_api! {
         pointers: In<HostIn>,
     ) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
-        let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: true };
+        let shape = ExecutionConfiguration { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: true };
         d.launch(function, shape, KernelArguments { pointers, extra: In::null() })
     }
     twin cuLaunchKernelEx, cuLaunchKernelEx_ptsz(
@@ -103,7 +103,7 @@ c_api! {
     ) |d, null| {
         let config = config.get("config")?;
         let stream = d.stream_for_work(config.stream, null)?;
-        let shape = Shape {
+        let shape = ExecutionConfiguration {
             grid: config.grid,
             block: config.block,
             dynamic_shared: config.dynamic_shared,

@@ -3,7 +3,7 @@
 mod approximations;
 mod narrow;
 
-use super::oracle::{F32, F64, Layout};
+use super::oracle::{F32, F64, FloatLayout};
 use super::{NAN_SINGLE, Rounding, directed, exact, minmax};
 
 pub const ROUNDINGS: [Rounding; 4] = [Rounding::Nearest, Rounding::Zero, Rounding::Down, Rounding::Up];
@@ -22,7 +22,7 @@ impl Random {
 
     /// Bits of a format: any pattern, or (in half of the cases) one with an exponent near that of 1, so that sums
     /// cancel and overlap.
-    pub fn bits(&mut self, layout: Layout) -> u64 {
+    pub fn bits(&mut self, layout: FloatLayout) -> u64 {
         let all = layout.sign() | (layout.sign() - 1);
         let any = self.draw() & all;
         if self.draw() & 1 == 0 {
@@ -38,7 +38,7 @@ impl Random {
 }
 
 /// Zeros, subnormal values, powers of two and their neighbours, the largest values, infinities and NaNs.
-pub fn edges(layout: Layout) -> Vec<u64> {
+pub fn edges(layout: FloatLayout) -> Vec<u64> {
     let one = layout.one();
     let normal = 1 << layout.fraction_bits;
     let half_fraction = normal >> 1;
@@ -71,7 +71,7 @@ pub fn edges(layout: Layout) -> Vec<u64> {
 }
 
 /// a + b, a · b, a · b + c, a / b and √a by exact integers; NaN results are canonical.
-pub fn reference(operation: &str, layout: Layout, rounding: Rounding, bits: [u64; 3]) -> u64 {
+pub fn reference(operation: &str, layout: FloatLayout, rounding: Rounding, bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits;
     let sign = layout.sign();
     let infinite = |negative: bool| layout.infinity | if negative { sign } else { 0 };
@@ -130,7 +130,7 @@ pub fn reference(operation: &str, layout: Layout, rounding: Rounding, bits: [u64
 }
 
 /// Operand triples: edges against edges, and random ones.
-pub fn triples(layout: Layout, count: usize, seed: u64) -> Vec<[u64; 3]> {
+pub fn triples(layout: FloatLayout, count: usize, seed: u64) -> Vec<[u64; 3]> {
     let edges = edges(layout);
     let mut random = Random(seed);
     let mut pick = |i: u64| if i & 1 == 0 { random.bits(layout) } else { edges[random.draw() as usize % edges.len()] };
@@ -262,7 +262,7 @@ fn doubles_narrow_in_every_direction() {
 }
 
 /// Between formats, NaN and infinity included.
-pub fn convert_reference(bits: u64, from: Layout, to: Layout, rounding: Rounding) -> u64 {
+pub fn convert_reference(bits: u64, from: FloatLayout, to: FloatLayout, rounding: Rounding) -> u64 {
     let sign = if from.is_negative(bits) { to.sign() } else { 0 };
     match () {
         _ if from.is_nan(bits) => to.nan,

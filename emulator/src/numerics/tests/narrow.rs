@@ -2,11 +2,11 @@
 
 use super::{ROUNDINGS, Random, convert_reference, edges};
 use crate::numerics::formats::{self, Eight, TfRounding};
-use crate::numerics::oracle::{BF16, Dyadic, E4M3, E5M2, F16, F32, F64, Layout};
+use crate::numerics::oracle::{BF16, Dyadic, E4M3, E5M2, F16, F32, F64, FloatLayout};
 use crate::numerics::{NAN_SINGLE, Rounding, exact, integers};
 
 /// Singles at, beside and between all values of a 16-bit format.
-fn around(layout: Layout) -> impl Iterator<Item = u32> {
+fn around(layout: FloatLayout) -> impl Iterator<Item = u32> {
     (0..=0xffffu64).filter(move |&bits| layout.is_finite(bits)).flat_map(move |bits| {
         let cut = 23 - layout.fraction_bits;
         let at = match layout.exponent_bits {
@@ -138,5 +138,5 @@ fn integers_round_once() {
             }
         }
     }
-    assert_eq!(integers::Integer { bits: 64, signed: false }.largest(), u64::MAX as i128);
+    assert_eq!(integers::IntegerType { bits: 64, signed: false }.largest(), u64::MAX as i128);
 }

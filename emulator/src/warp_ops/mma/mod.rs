@@ -20,7 +20,7 @@ use crate::ptx::ast::{Instruction, Operand, Type};
 
 /// Shape and types; always row.col.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum MmaForm {
     /// m16n8k8 and m16n8k16 of f16 or bf16; accumulators f32, or f16 with `half_accumulators`.
     Half { k: u32, bf16: bool, half_accumulators: bool },
     /// m16n8k4 and m16n8k8 of tf32, accumulators f32.
@@ -33,7 +33,7 @@ pub enum Form {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mma {
-    pub form: Form,
+    pub form: MmaForm,
     /// Only the first `form.registers()` of each are meant.
     a: [Reg; 4],
     b: [Reg; 2],
@@ -41,24 +41,24 @@ pub struct Mma {
     d: [Reg; 4],
 }
 
-impl Form {
-    fn parse(modifiers: &[&str]) -> Option<Form> {
+impl MmaForm {
+    fn parse(modifiers: &[&str]) -> Option<MmaForm> {
         let ["sync", "aligned", shape, "row", "col", rest @ ..] = modifiers else { return None };
         Some(match (*shape, rest) {
             ("m16n8k8" | "m16n8k16", ["f32", a @ ("f16" | "bf16"), b, "f32"]) if a == b => {
-                Form::Half { k: depth(shape)?, bf16: *a == "bf16", half_accumulators: false }
+                MmaForm::Half { k: depth(shape)?, bf16: *a == "bf16", half_accumulators: false }
             }
             ("m16n8k8" | "m16n8k16", ["f16", "f16", "f16", "f16"]) => {
-                Form::Half { k: depth(shape)?, bf16: false, half_accumulators: true }
+                MmaForm::Half { k: depth(shape)?, bf16: false, half_accumulators: true }
             }
-            ("m16n8k4" | "m16n8k8", ["f32", "tf32", "tf32", "f32"]) => Form::Tf32 { k: depth(shape)? },
+            ("m16n8k4" | "m16n8k8", ["f32", "tf32", "tf32", "f32"]) => MmaForm::Tf32 { k: depth(shape)? },
             ("m16n8k16" | "m16n8k32", ["satfinite", "s32", a @ ("s8" | "u8"), b @ ("s8" | "u8"), "s32"]) => {
-                Form::Integer { k: depth(shape)?, a_signed: *a == "s8", b_signed: *b == "s8", saturate: true }
+                MmaForm::Integer { k: depth(shape)?, a_signed: *a == "s8", b_signed: *b == "s8", saturate: true }
             }
             ("m16n8k16" | "m16n8k32", ["s32", a @ ("s8" | "u8"), b @ ("s8" | "u8"), "s32"]) => {
-                Form::Integer { k: depth(shape)?, a_signed: *a == "s8", b_signed: *b == "s8", saturate: false }
+                MmaForm::Integer { k: depth(shape)?, a_signed: *a == "s8", b_signed: *b == "s8", saturate: false }
             }
-            ("m8n8k4", ["f64", "f64", "f64", "f64"] | ["rn", "f64", "f64", "f64", "f64"]) => Form::Double,
+            ("m8n8k4", ["f64", "f64", "f64", "f64"] | ["rn", "f64", "f64", "f64", "f64"]) => MmaForm::Double,
             _ => return None,
         })
     }
@@ -66,8 +66,8 @@ impl Form {
     /// m, n and k.
     pub fn shape(self) -> (u32, u32, u32) {
         match self {
-            Form::Half { k, .. } | Form::Tf32 { k } | Form::Integer { k, .. } => (16, 8, k),
-            Form::Double => (8, 8, 4),
+            MmaForm::Half { k, .. } | MmaForm::Tf32 { k } | MmaForm::Integer { k, .. } => (16, 8, k),
+            MmaForm::Double => (8, 8, 4),
         }
     }
 
@@ -80,22 +80,22 @@ impl Form {
     /// Registers of A, of B, and of C and D.
     fn registers(self) -> (usize, usize, usize) {
         match self {
-            Form::Half { k, half_accumulators, .. } => {
+            MmaForm::Half { k, half_accumulators, .. } => {
                 (k as usize / 4, k as usize / 8, if half_accumulators { 2 } else { 4 })
             }
-            Form::Tf32 { k } => (k as usize / 2, k as usize / 4, 4),
-            Form::Integer { k, .. } => (k as usize / 8, k as usize / 16, 4),
-            Form::Double => (1, 1, 2),
+            MmaForm::Tf32 { k } => (k as usize / 2, k as usize / 4, 4),
+            MmaForm::Integer { k, .. } => (k as usize / 8, k as usize / 16, 4),
+            MmaForm::Double => (1, 1, 2),
         }
     }
 
     /// The registers' file, and the types of A and B, and of C and D.
     fn types(self) -> (Class, Type, Type) {
         match self {
-            Form::Half { half_accumulators: true, .. } => (Class::R32, Type::B32, Type::B32),
-            Form::Half { .. } | Form::Tf32 { .. } => (Class::R32, Type::B32, Type::F32),
-            Form::Integer { .. } => (Class::R32, Type::B32, Type::S32),
-            Form::Double => (Class::R64, Type::F64, Type::F64),
+            MmaForm::Half { half_accumulators: true, .. } => (Class::R32, Type::B32, Type::B32),
+            MmaForm::Half { .. } | MmaForm::Tf32 { .. } => (Class::R32, Type::B32, Type::F32),
+            MmaForm::Integer { .. } => (Class::R32, Type::B32, Type::S32),
+            MmaForm::Double => (Class::R64, Type::F64, Type::F64),
         }
     }
 }
@@ -107,7 +107,7 @@ fn depth(shape: &str) -> Option<u32> {
 
 impl Mma {
     pub fn lower(instruction: &Instruction, operands: &mut Operands) -> Result<Mma, String> {
-        let form = Form::parse(&modifiers(instruction)).ok_or_else(|| unknown_form(instruction))?;
+        let form = MmaForm::parse(&modifiers(instruction)).ok_or_else(|| unknown_form(instruction))?;
         let (a_count, b_count, c_count) = form.registers();
         let (_, ab, cd) = form.types();
         let [d, a, b, c] = exactly::<4>(instruction)?;
@@ -136,15 +136,15 @@ impl Mma {
         // Plain loops from here on: `array::map` and its like are not inlined into code built for AVX2.
         // The number is that of B's registers, and of pairs of A's.
         match self.form {
-            Form::Half { k: 16, bf16: true, .. } => self.halves::<2, true>(registers, active),
-            Form::Half { k: 16, .. } => self.halves::<2, false>(registers, active),
-            Form::Half { bf16: true, .. } => self.halves::<1, true>(registers, active),
-            Form::Half { .. } => self.halves::<1, false>(registers, active),
-            Form::Tf32 { k: 8 } => self.tf32::<2>(registers, active),
-            Form::Tf32 { .. } => self.tf32::<1>(registers, active),
-            Form::Integer { k: 32, .. } => self.integers::<2>(registers, active),
-            Form::Integer { .. } => self.integers::<1>(registers, active),
-            Form::Double => self.doubles(registers, active),
+            MmaForm::Half { k: 16, bf16: true, .. } => self.halves::<2, true>(registers, active),
+            MmaForm::Half { k: 16, .. } => self.halves::<2, false>(registers, active),
+            MmaForm::Half { bf16: true, .. } => self.halves::<1, true>(registers, active),
+            MmaForm::Half { .. } => self.halves::<1, false>(registers, active),
+            MmaForm::Tf32 { k: 8 } => self.tf32::<2>(registers, active),
+            MmaForm::Tf32 { .. } => self.tf32::<1>(registers, active),
+            MmaForm::Integer { k: 32, .. } => self.integers::<2>(registers, active),
+            MmaForm::Integer { .. } => self.integers::<1>(registers, active),
+            MmaForm::Double => self.doubles(registers, active),
         }
     }
 
@@ -157,7 +157,7 @@ impl Mma {
             a[pair][1] = fragments::halves::<BF16>(registers.get32(self.a[2 * pair + 1]));
             b[pair] = fragments::halves::<BF16>(registers.get32(self.b[pair]));
         }
-        if matches!(self.form, Form::Half { half_accumulators: true, .. }) {
+        if matches!(self.form, MmaForm::Half { half_accumulators: true, .. }) {
             let mut sums = fragments::c_halves([registers.get32(self.c[0]), registers.get32(self.c[1])]);
             multiply(&a, &b, &mut sums);
             let d = fragments::d_halves(&sums);
@@ -209,7 +209,7 @@ impl Mma {
 
     #[inline(always)]
     fn integers<const PAIRS: usize>(&self, registers: &mut Registers, active: Mask) {
-        let Form::Integer { a_signed, b_signed, saturate, .. } = self.form else { return };
+        let MmaForm::Integer { a_signed, b_signed, saturate, .. } = self.form else { return };
         let mut a = [[[[0.0; LANES]; 4]; 2]; PAIRS];
         let mut b = [[[0.0; LANES]; 4]; PAIRS];
         for pair in 0..PAIRS {
@@ -274,7 +274,7 @@ impl Mma {
         // Register r of A belongs to row g, and to row g+8 if r is odd; every register of B to column g.
         let rows = [0, 1].map(|half| all(&mut self.a[..a_count].iter().skip(half).step_by(2)));
         let columns = all(&mut self.b[..b_count].iter());
-        let pairs = matches!(self.form, Form::Half { half_accumulators: true, .. });
+        let pairs = matches!(self.form, MmaForm::Half { half_accumulators: true, .. });
         (0..c_count)
             .map(|r| {
                 let half = if pairs { r } else { r / 2 };

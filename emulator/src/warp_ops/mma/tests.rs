@@ -197,7 +197,7 @@ fn get(registers: &Registers, class: Class, reg: Reg, lane: usize) -> u64 {
 
 impl Case {
     fn lower(&self) -> (Mma, Registers) {
-        let form = Form::parse(&["sync", "aligned"].into_iter().chain(self.form.split('.')).collect::<Vec<_>>());
+        let form = MmaForm::parse(&["sync", "aligned"].into_iter().chain(self.form.split('.')).collect::<Vec<_>>());
         let (a, b, c) = form.unwrap_or_else(|| panic!("{} is known", self.form)).registers();
         let (ab, cd) = match (self.bits, self.c_bits) {
             (64, _) => ("%fd", "%fd"),
@@ -437,6 +437,6 @@ fn inactive_lanes_keep_their_results() {
 
 #[test]
 fn work_of_a_warp() {
-    assert_eq!(Form::Half { k: 16, bf16: true, half_accumulators: false }.flops(), 4096);
-    assert_eq!(Form::Double.flops(), 512);
+    assert_eq!(MmaForm::Half { k: 16, bf16: true, half_accumulators: false }.flops(), 4096);
+    assert_eq!(MmaForm::Double.flops(), 512);
 }

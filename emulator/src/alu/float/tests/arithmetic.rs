@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Machine, form, lower, rounding};
-use crate::numerics::oracle::{BF16, F16, F32, F64, Layout};
+use crate::numerics::oracle::{BF16, F16, F32, F64, FloatLayout};
 use crate::numerics::tests::{edges, reference, triples};
 
 const DIRECTED: &str = "rn rz rm rp";
@@ -52,7 +52,7 @@ fn arity(opcode: &str) -> usize {
     }
 }
 
-fn layout(ty: &str) -> Layout {
+fn layout(ty: &str) -> FloatLayout {
     match ty {
         "f16" | "f16x2" => F16,
         "bf16" | "bf16x2" => BF16,
@@ -120,7 +120,7 @@ enum Expected {
     Near(f64, f64, f64),
 }
 
-fn to_f64(bits: u64, layout: Layout) -> f64 {
+fn to_f64(bits: u64, layout: FloatLayout) -> f64 {
     let sign = if layout.is_negative(bits) { -1.0 } else { 1.0 };
     match () {
         _ if layout == F64 => f64::from_bits(bits),
@@ -179,7 +179,7 @@ fn expected(opcode: &str, modifiers: &str, ty: &str, row: [u64; 3]) -> Expected 
     })
 }
 
-fn extreme(larger: bool, nan_wins: bool, xorsign: bool, layout: Layout, a: u64, b: u64) -> u64 {
+fn extreme(larger: bool, nan_wins: bool, xorsign: bool, layout: FloatLayout, a: u64, b: u64) -> u64 {
     let (nan_a, nan_b) = (layout.is_nan(a), layout.is_nan(b));
     let sign = (a ^ b) & layout.sign();
     let (a, b) = if xorsign { (layout.magnitude(a), layout.magnitude(b)) } else { (a, b) };
@@ -225,7 +225,7 @@ fn near(opcode: &str, modifiers: &str, ty: &str, a: u64, b: u64) -> Expected {
     Expected::Near(value, relative, absolute)
 }
 
-fn check(text: &str, row: [u64; 3], found: u64, expected: Expected, layout: Layout, flush: bool) {
+fn check(text: &str, row: [u64; 3], found: u64, expected: Expected, layout: FloatLayout, flush: bool) {
     match expected {
         Expected::Bits(bits) => assert_eq!(found, bits, "{text} of {row:x?}: found {found:#x}, expected {bits:#x}"),
         Expected::Near(value, relative, absolute) => {

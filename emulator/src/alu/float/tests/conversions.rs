@@ -7,7 +7,7 @@ use num_bigint::BigInt;
 
 use super::{Machine, form, lower, rounding};
 use crate::numerics::formats::{self, Eight};
-use crate::numerics::oracle::{BF16, Dyadic, F16, F32, F64, Layout};
+use crate::numerics::oracle::{BF16, Dyadic, F16, F32, F64, FloatLayout};
 use crate::numerics::tests::{Random, convert_reference, edges};
 
 /// Pairs TARGET<SOURCE and their modifiers, as PTX ISA 9.0 has them up to sm_90.
@@ -84,7 +84,7 @@ fn register(width: u32, index: u32) -> String {
     format!("{prefix}{index}")
 }
 
-fn float(ty: &str) -> Option<Layout> {
+fn float(ty: &str) -> Option<FloatLayout> {
     match ty {
         "f16" => Some(F16),
         "bf16" => Some(BF16),
@@ -160,7 +160,7 @@ fn integral(value: &Dyadic, modifiers: &str) -> BigInt {
     if up { floor + 1 } else { floor }
 }
 
-fn to_integer(to: &str, from: &str, layout: Layout, modifiers: &str, bits: u64) -> u64 {
+fn to_integer(to: &str, from: &str, layout: FloatLayout, modifiers: &str, bits: u64) -> u64 {
     let (smallest, largest) = range(to);
     let value = match () {
         _ if layout.is_nan(bits) && (from == "f64" || width(to) == 64) => return 1 << (width(to) - 1),
