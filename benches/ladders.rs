@@ -4,19 +4,21 @@
 
 #[path = "../tests/ladders/counts.rs"]
 mod counts;
+#[path = "../tests/ladders/rungs.rs"]
+mod rungs;
 
 use counts::{Counts, count_attentions, count_matmuls};
-use handgrad::gpu::kernels::ladder::{ATTENTION, HEAD_DIM, MATMUL};
-use handgrad::gpu::{Gpu, Kernel};
+use handgrad::gpu::Gpu;
+use rungs::{ATTENTION, HEAD_DIM, MATMUL};
 
-fn print_row(gpu: &Gpu, kernels: &[&Kernel], counts: &Counts, flops: f64) {
+fn print_row(gpu: &Gpu, file: &str, kernels: &[&str], counts: &Counts, flops: f64) {
     let report = gpu.emulator_report().unwrap();
     let entries = report["kernels"].as_array().unwrap().iter();
-    let ours = entries.filter(|entry| kernels.iter().any(|kernel| entry["kernel"] == kernel.name));
+    let ours = entries.filter(|entry| kernels.iter().any(|kernel| entry["kernel"] == **kernel));
     let mut bounds: Vec<&str> = ours.filter_map(|entry| entry["roofline"]["bound"].as_str()).collect();
     bounds.sort_unstable();
     bounds.dedup();
-    let name = kernels[0].file.rsplit('/').next().unwrap_or_default();
+    let name = file.rsplit('/').next().unwrap_or_default();
     let million = |x: f64| format!("{:.2}", x / 1e6);
     println!(
         "| `{name}` | {} | {:.0}% | {:.2} | {} | {} | {} | {:.1} | {} |",
@@ -35,11 +37,11 @@ fn main() {
     let gpu = Gpu::emulator().unwrap_or_else(|error| panic!("{error:#}"));
     let (shape, attention_shape) = ([1024, 2048, 256], [2, 512, 8, HEAD_DIM]);
     for (rung, counts) in MATMUL.iter().zip(count_matmuls(&gpu, shape)) {
-        print_row(&gpu, &[&rung.kernel], &counts, 2.0 * shape.iter().product::<usize>() as f64);
+        print_row(&gpu, rung.file, &[rung.kernel], &counts, 2.0 * shape.iter().product::<usize>() as f64);
     }
     let pairs = 2 * 8 * 512 * 513 / 2;
     for (rung, counts) in ATTENTION.iter().zip(count_attentions(&gpu, attention_shape)) {
-        let kernels: Vec<&Kernel> = rung.steps.iter().map(|step| &step.kernel).collect();
-        print_row(&gpu, &kernels, &counts, (4 * HEAD_DIM * pairs) as f64);
+        let kernels: Vec<&str> = rung.steps.iter().map(|step| step.kernel).collect();
+        print_row(&gpu, rung.file, &kernels, &counts, (4 * HEAD_DIM * pairs) as f64);
     }
 }

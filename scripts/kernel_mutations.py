@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Deletes or weakens every barrier and every cp.async wait of the production kernels, one at a time, and looks whether the
-emulator or a property test notices.
+emulator or a test notices.
 
     scripts/kernel_mutations.py [FILE…]        such as matmul attention_forward; without one, every kernels/*.cu and *.cuh
 
 A barrier (`__syncthreads`, `__syncwarp`) is deleted. A wait (`copy_async_wait<N>`) is deleted, and is weakened to let one more
 group be under way. The changed file is compiled to PTX, which the tests load in place of the built-in one (HANDGRAD_KERNELS).
-A change counts as caught if the file's tests fail, or do not end. Exit status 1 if one survives: then a barrier is
+A change counts as caught if the cases of its operators (tests/device.rs) or the tests that name them (tests/kernels) fail, or
+do not end. Exit status 1 if one survives: then a barrier is
 redundant and goes, or a test is missing.
 """
 
@@ -31,12 +32,13 @@ def find_nvcc():
     return found.stdout.split()[-1]
 
 
-def test_binary():
-    command = ["cargo", "test", "--features", "cuda", "--test", "kernels", "--no-run", "--message-format", "json"]
+def test_binaries():
+    """The paths of tests/kernels and tests/device."""
+    command = ["cargo", "test", "--features", "cuda", "--test", "kernels", "--test", "device", "--no-run", "--message-format", "json"]
     built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     messages = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
-    executables = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "kernels"]
-    return executables[-1]
+    paths = {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+    return paths["kernels"], paths["device"]
 
 
 def without_comments(line):
@@ -82,21 +84,39 @@ def affected(path, line):
     return sorted(cu.stem for cu in users if any(use.search(source.read_text()) for source in sources[cu]))
 
 
-def test_module(stem):
-    """attention_backward of attention_backward_dq: the longest name of a file of tests that the kernels' file begins with."""
-    names = [test.stem for test in (ROOT / "tests/kernels").glob("*.rs") if f"{stem}_".startswith(f"{test.stem}_")]
-    return max(names, key=len) + "::"
+def operators(stem):
+    """attention of attention_backward_dq: the longest name of an operator that the kernels' file begins with, and those that
+    use its kernels."""
+    names = [file.stem for file in (ROOT / "src/ops").glob("*.rs") if f"{stem}_".startswith(f"{file.stem}_")]
+    name = max(names, key=len)
+    return [name, *{"matmul": ["linear"], "cross_entropy": ["linear_cross_entropy"]}.get(name, [])]
 
 
-def run_tests(binary, stems, folder):
-    """What the stems' tests say with the PTX in the folder; None if they do not end."""
-    modules = [test_module(stem) for stem in stems]
+def test_modules(names):
+    """The modules of tests/kernels that name one of the operators."""
+    word = re.compile(rf"\b({'|'.join(names)})(_\w*)?\b")
+    files = [file for file in (ROOT / "tests/kernels").glob("*.rs") if file.stem not in ("main", "common", "launch", "ladders")]
+    return [f"{file.stem}::" for file in files if word.search(file.read_text())]
+
+
+def run_tests(binaries, stems, folder):
+    """Whether the stems' tests pass with the PTX in the folder; None if they do not end."""
+    kernels, device = binaries
+    names = sorted({name for stem in stems for name in operators(stem)})
     environment = dict(os.environ, HANDGRAD_KERNELS=str(folder), HANDGRAD_EMULATOR_QUIET="1", RUST_BACKTRACE="0")
     environment.setdefault("HANDGRAD_TEST_SEED", "1")  # a change is caught by what it does, not by the draw
-    try:
-        return subprocess.run([binary, *sorted(set(modules))], env=environment, timeout=TIMEOUT, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
-        return None
+    environment["HANDGRAD_TEST_OPS"] = ",".join(names)
+    modules = test_modules(names)
+    for command in [[device]] + ([[kernels, *modules]] if modules else []):
+        try:
+            result = subprocess.run(command, cwd=ROOT, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return None
+        if re.search(r"\b0 passed; 0 failed", result.stdout):
+            sys.exit(f"{', '.join(names)}: no test of this name")
+        if result.returncode != 0:
+            return False
+    return True
 
 
 def compile_ptx(nvcc, sources, stem, folder):
@@ -107,7 +127,7 @@ def compile_ptx(nvcc, sources, stem, folder):
         sys.exit(f"{stem}: does not compile:\n{compiled.stderr}")
 
 
-def attempt(nvcc, binary, path, line, text):
+def attempt(nvcc, binaries, path, line, text):
     """`caught` if the tests noticed that the file's text was changed in a line, else `survived`."""
     with tempfile.TemporaryDirectory() as scratch:
         sources, folder = Path(scratch) / "kernels", Path(scratch) / "ptx"
@@ -117,12 +137,7 @@ def attempt(nvcc, binary, path, line, text):
         stems = affected(path, line)
         for stem in stems:
             compile_ptx(nvcc, sources, stem, folder)
-        result = run_tests(binary, stems, folder)
-        if result is None:
-            return "caught"
-        if re.search(r"\b0 passed; 0 failed", result.stdout):
-            sys.exit(f"{path.name}: no test has the name of {', '.join(stems)}")
-        return "survived" if result.returncode == 0 else "caught"
+        return "survived" if run_tests(binaries, stems, folder) else "caught"
 
 
 def main():
@@ -132,14 +147,14 @@ def main():
     if unknown:
         sys.exit(f"found {', '.join(sorted(unknown))}, expected stems of files in kernels/")
     files = [file for file in files if (not wanted or file.stem in wanted) and list(sites(file))]
-    nvcc, binary = find_nvcc(), test_binary()
+    nvcc, binaries = find_nvcc(), test_binaries()
     work = [(file, *site) for file in files for site in sites(file)]
     for file in files:
-        if attempt(nvcc, binary, file, next(sites(file))[0], file.read_text()) != "survived":
+        if attempt(nvcc, binaries, file, next(sites(file))[0], file.read_text()) != "survived":
             sys.exit(f"{file.name}: its tests fail without any change")
     survivors = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda job: attempt(nvcc, binary, job[0], job[1], job[3]), work)
+        outcomes = pool.map(lambda job: attempt(nvcc, binaries, job[0], job[1], job[3]), work)
         for (file, line, what, _), outcome in zip(work, outcomes):
             survivors += outcome == "survived"
             print(f"{outcome:8} {file.name}:{line}: {what}", flush=True)

@@ -85,7 +85,7 @@ impl Tensor {
         let storage = match dtype {
             DType::F32 => Storage::F32(vec![value as f32; len]),
             DType::F64 => Storage::F64(vec![value; len]),
-            DType::Bf16 => Storage::Bf16(vec![bf16::from_f64(value); len]),
+            DType::Bf16 => Storage::Bf16(vec![bf16_of(value); len]),
             DType::U32 => Storage::U32(vec![value as u32; len]),
         };
         Tensor::whole(storage, shape, dtype)
@@ -302,7 +302,7 @@ impl Tensor {
             (DType::F32, DType::F64) => self.converted(|x: f32| x as f64),
             (DType::F32, DType::Bf16) => self.converted(bf16::from_f32),
             (DType::F64, DType::F32) => self.converted(|x: f64| x as f32),
-            (DType::F64, DType::Bf16) => self.converted(bf16::from_f64),
+            (DType::F64, DType::Bf16) => self.converted(bf16_of),
             (DType::Bf16, DType::F32) => self.converted(bf16::to_f32),
             (DType::Bf16, DType::F64) => self.converted(bf16::to_f64),
             _ => bail!("tensor {:?}: cannot convert {} to {dtype}", self.shape, self.dtype),
@@ -335,6 +335,16 @@ impl Tensor {
     pub fn shares_storage(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
+}
+
+/// The nearest bf16, by way of an f32 whose last bit tells whether anything was cut off, so that rounding twice is rounding
+/// once. (`bf16::from_f64` looks at half of the bits: what is just above a tie is a tie to it.)
+fn bf16_of(x: f64) -> bf16 {
+    let near = x as f32;
+    let cut = f64::from(near) != x && !x.is_nan() && near.to_bits() & 1 == 0;
+    let away = f64::from(near).abs() < x.abs();
+    let odd = if away { near.to_bits() + 1 } else { near.to_bits().wrapping_sub(1) };
+    bf16::from_f32(if cut { f32::from_bits(odd) } else { near })
 }
 
 /// Bytes of a shape. Error: more than 63 bits can tell, at 8 for each element.

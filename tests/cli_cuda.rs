@@ -54,9 +54,7 @@ fn names_that_do_not_exist() {
 }
 
 #[test]
-fn a_device_that_the_model_cannot_use_is_refused_and_named() {
-    let said = refused(&["gradcheck", "--op", "add", "--device", "emulator"], 1);
-    assert!(said.contains("RTX 4090 (emulated)") && said.contains("expected cpu"), "{said}");
+fn a_card_that_is_not_there_is_named() {
     // Without a driver that is what is missing; with one, this card.
     let said = refused(&["gradcheck", "--op", "add", "--device", "cuda:77"], 1);
     assert!(

@@ -1,15 +1,15 @@
 //! `handgrad kernels`: what ptxas and the emulator say of every kernel.
 //!
-//! Each kernel runs once on the emulator, at the size that its file's `showcase` gives. A process has one emulated card, so
-//! each card is measured in a process of its own.
+//! The kernels run on the emulator with the cases of `ops::cases`, and each is shown at the shape that takes most
+//! instructions. A process has one emulated card, so each card is measured in a process of its own. The ladders are
+//! launched from tests and benches only: of them there is what ptxas said.
 
 use super::{argument, note};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::gpu::Gpu;
 use crate::gpu::modules::{COMPILED, Resources, resources};
 use crate::ops::cases::{Case, Use, cases};
-use crate::ops::check;
+use crate::ops::check::run_once;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rand::SeedableRng;
@@ -96,13 +96,7 @@ fn measure(name: &str) -> Result<Vec<Value>> {
     let gpu = Gpu::emulator()?;
     let all = resources();
     let wanted = |r: &&Resources| is_named(r, name);
-    let device = Device::Gpu(gpu.clone());
-    for case in cases().iter().filter(|case| case.usage != Use::CpuOnly) {
-        for dtype in [DType::F32, DType::Bf16].into_iter().filter(|_| all.iter().filter(wanted).any(|r| runs(case, r)))
-        {
-            run_once(case, &device, dtype)?;
-        }
-    }
+    run_cases(&gpu, &all.iter().filter(wanted).collect::<Vec<_>>())?;
     let report = gpu.emulator_report().context("the emulator gave no report")?;
     let capability = gpu.limits().capability;
     let compiled = all.iter().filter(wanted).filter(|r| r.capability == capability);
@@ -117,22 +111,32 @@ fn measure(name: &str) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Whether the kernel may be one of the case's operator: its name or its file says so.
-fn runs(case: &Case, r: &Resources) -> bool {
-    r.kernel.starts_with(case.op)
-        || r.file.starts_with(case.op)
-        || case.op.starts_with(r.file)
-        || case.op == "linear_cross_entropy"
-}
-
-/// Forward and backward, with random inputs.
-fn run_once(case: &Case, device: &Device, dtype: DType) -> Result<()> {
-    if case.op == "adamw" && dtype == DType::Bf16 {
-        return Ok(()); // master weights, moments and gradients are f32
+/// Runs the cases until all wanted kernels have run: first those of the operators that the kernels' names begin with, then the
+/// others, as some operators use another's kernels, and those at the edges of tiles last. Ladders are no operator's.
+fn run_cases(gpu: &Gpu, wanted: &[&Resources]) -> Result<()> {
+    let (device, mut rng) = (Device::Gpu(gpu.clone()), ChaCha8Rng::seed_from_u64(1));
+    let named = |case: &Case| wanted.iter().any(|r| r.kernel.starts_with(case.op));
+    let all = cases();
+    let usable = all.iter().filter(|case| case.usage != Use::CpuOnly);
+    let (edges, usable): (Vec<&Case>, Vec<&Case>) = usable.partition(|case| case.usage == Use::Edge);
+    let (first, others): (Vec<&Case>, Vec<&Case>) = usable.into_iter().partition(|case| named(case));
+    let missing = |report: &Value| {
+        let ran = |r: &&Resources| {
+            report["kernels"].as_array().into_iter().flatten().any(|e| e["kernel"] == r.kernel.as_str())
+        };
+        wanted.iter().copied().any(|r| !r.file.contains('/') && !ran(&r))
+    };
+    for group in [first, others, edges] {
+        if !missing(&gpu.emulator_report().context("the emulator gave no report")?) {
+            break;
+        }
+        for case in group {
+            for dtype in case.dtypes {
+                run_once(case, &device, *dtype, &mut rng).with_context(|| format!("{} {}", case.op, case.label))?;
+            }
+        }
+        gpu.synchronize()?;
     }
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let inputs = case.inputs(&mut rng);
-    check::run(case, &inputs, &check::cotangents(case, &inputs, &mut rng)?, device, dtype)?;
     Ok(())
 }
 

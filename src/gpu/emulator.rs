@@ -137,12 +137,13 @@ pub fn report() -> Option<serde_json::Value> {
     let library = LOADED.get()?.as_ref().ok()?;
     // SAFETY: this is the signature that the emulator documents.
     let report: Symbol<Report> = unsafe { library.get(REPORT) }.ok()?;
-    let mut needed = 0;
-    // SAFETY: with no room nothing is written but the size.
-    unsafe { report(std::ptr::null_mut(), 0, &mut needed, 1) };
-    let mut text = vec![0u8; needed + 1];
-    // SAFETY: `text` has the room that is told.
-    unsafe { report(text.as_mut_ptr(), text.len(), &mut needed, 1) };
+    let (mut text, mut needed) = (vec![], 0);
+    // Another thread's launch may make the report longer before it is written.
+    while text.len() <= needed {
+        text = vec![0u8; needed + 4096];
+        // SAFETY: `text` has the room that is told; what does not fit is not written.
+        unsafe { report(text.as_mut_ptr(), text.len(), &mut needed, 1) };
+    }
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
     serde_json::from_slice(&text[..end]).ok()
 }

@@ -2,11 +2,16 @@
 //! card with f64 (see [`check`](super::check)), `handgrad gradcheck`, `handgrad kernels` and the test of the counters all run
 //! it. An operator is tested once it stands here.
 
+mod edges;
+pub mod plain;
+
 use super::*;
 use crate::gpu::attention::HEAD_DIMS;
 use crate::tape::{Tape, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
+
+const BOTH: &[DType] = &[DType::F32, DType::Bf16];
 
 type Run = Box<dyn Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync>;
 
@@ -17,9 +22,11 @@ pub enum Use {
     Check,
     /// Every check but on a card: no kernel was compiled for the shape.
     CpuOnly,
+    /// The edges of a card's tiles: every check but finite differences, for which they are too many or too large.
+    Edge,
     /// Outputs only: no gradient passes the operator.
     Forward,
-    /// Only what a card counts: too large for finite differences.
+    /// Only what a card counts: whole tiles, at which a kernel shows how it moves data.
     Count,
 }
 
@@ -30,6 +37,8 @@ pub struct Case {
     /// Shapes of the differentiable inputs.
     pub shapes: Vec<Vec<usize>>,
     pub usage: Use,
+    /// What the operator takes on a card: AdamW's weights, moments and gradients are f32.
+    pub dtypes: &'static [DType],
     run: Run,
     /// What a plain bf16 version computes, where that rounds more than the results: see [`rounded`].
     plain: Option<Run>,
@@ -77,6 +86,7 @@ pub fn cases() -> Vec<Case> {
     attention_cases(&mut list);
     token_cases(&mut list);
     forward_cases(&mut list);
+    edges::cases(&mut list);
     count_cases(&mut list);
     list.0
 }
@@ -103,12 +113,17 @@ impl List {
         run: impl Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync + 'static,
     ) {
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
-        self.0.push(Case { op, label: label.to_string(), shapes, usage, run: Box::new(run), plain: None });
+        let dtypes = if op == "adamw" { &BOTH[..1] } else { BOTH };
+        self.0.push(Case { op, label: label.to_string(), shapes, usage, dtypes, run: Box::new(run), plain: None });
     }
 
     /// The plain bf16 version of the last case.
     fn plain(&mut self, run: impl Fn(&mut Tape, &[Var]) -> Result<Vec<Var>> + Send + Sync + 'static) {
-        self.0.last_mut().expect("a case before").plain = Some(Box::new(run));
+        self.last().plain = Some(Box::new(run));
+    }
+
+    fn last(&mut self) -> &mut Case {
+        self.0.last_mut().expect("a case before")
     }
 }
 
@@ -164,6 +179,7 @@ fn elementwise_cases(list: &mut List) {
     });
     for shape in [vec![1], vec![3, 1], vec![2, 3, 5], vec![70, 129]] {
         list.push("softmax", format!("{shape:?}"), &[&shape], |t, x| Ok(vec![softmax(t, &x[0])?]));
+        list.plain(|t, x| Ok(vec![plain::softmax(t, &x[0])?]));
     }
 }
 
@@ -234,6 +250,7 @@ fn attention_cases(list: &mut List) {
             list.push_for(usage, "attention", label, &[&q, &kv, &kv], move |t, x| {
                 Ok(vec![attention(t, &x[0], &x[1], &x[2], causal)?])
             });
+            list.plain(move |t, x| Ok(vec![plain::attention(t, &x[0], &x[1], &x[2], causal)?]));
         }
     }
 }
@@ -273,14 +290,7 @@ fn id_tensor(ids: Vec<u32>) -> Tensor {
 fn forward_cases(list: &mut List) {
     for n in [1, 7, 4096, 5000] {
         let shape: &[usize] = &[n];
-        list.push_for(Use::Forward, "adamw", format!("[{n}]"), &[shape, shape, shape, shape], |tape, x| {
-            let v = mul(tape, &x[2], &x[2])?; // a mean of squares is not negative
-            let [mut w, mut m, mut v] = [x[0].value().clone(), x[1].value().clone(), v.value().clone()];
-            let [_, scale] = global_norm(&[x[3].value()], 1.0)?;
-            let step = AdamWStep { lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, t: 3 };
-            adamw_step([&mut w, &mut m, &mut v], x[3].value(), &scale, None, &step)?;
-            Ok(vec![Var::constant(w), Var::constant(m), Var::constant(v)])
-        });
+        list.push_for(Use::Forward, "adamw", format!("[{n}]"), &[shape, shape, shape, shape], adamw_case);
         list.push_for(Use::Forward, "global_norm", format!("[{n}] and [3]"), &[shape, &[3]], |_, x| {
             let [norm, scale] = global_norm(&[x[0].value(), x[1].value()], 1.0)?;
             Ok(vec![Var::constant(norm), Var::constant(scale)])
@@ -288,11 +298,7 @@ fn forward_cases(list: &mut List) {
     }
     for (b, t, h, d) in [(1, 1, 1, 2), (2, 3, 2, 32), (3, 2, 1, 5)] {
         let (cache, x) = ([b, t + 4, h, d], [b, t, h, d]);
-        list.push_for(Use::Forward, "cache_write", format!("{x:?} into {cache:?}"), &[&cache, &x], move |_, x| {
-            let mut cache = x[0].value().clone();
-            cache_write(&mut cache, x[1].value(), 3)?;
-            Ok(vec![Var::constant(cache)])
-        });
+        list.push_for(Use::Forward, "cache_write", format!("{x:?} into {cache:?}"), &[&cache, &x], cache_case);
     }
     for (b, tq, len, capacity, h, hkv, d) in
         [(1, 1, 1, 4, 2, 1, 32), (2, 1, 300, 400, 8, 2, 64), (1, 3, 65, 70, 4, 4, 96), (1, 70, 100, 128, 4, 1, 128)]
@@ -315,28 +321,56 @@ fn forward_cases(list: &mut List) {
         }
     }
     for n in [1, 13, 4096] {
-        list.push_for(Use::Forward, "cast", format!("[{n}] there and back"), &[&[n]], |_, x| {
-            let x = x[0].value();
-            let there = if x.dtype() == DType::Bf16 { DType::F32 } else { DType::Bf16 };
-            let back = cast(&cast(x, there)?, x.dtype())?;
-            Ok(vec![Var::constant(back)])
-        });
+        list.push_for(Use::Forward, "cast", format!("[{n}] there and back"), &[&[n]], cast_case);
     }
+}
+
+/// One step; weights, first moment and the root of the second, gradient.
+fn adamw_case(tape: &mut Tape, x: &[Var]) -> Result<Vec<Var>> {
+    let v = mul(tape, &x[2], &x[2])?; // a mean of squares is not negative
+    let [mut w, mut m, mut v] = [x[0].value().clone(), x[1].value().clone(), v.value().clone()];
+    let [_, scale] = global_norm(&[x[3].value()], 1.0)?;
+    let step = AdamWStep { lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, t: 3 };
+    adamw_step([&mut w, &mut m, &mut v], x[3].value(), &scale, None, &step)?;
+    Ok(vec![Var::constant(w), Var::constant(m), Var::constant(v)])
+}
+
+fn cache_case(_: &mut Tape, x: &[Var]) -> Result<Vec<Var>> {
+    let mut cache = x[0].value().clone();
+    cache_write(&mut cache, x[1].value(), 3)?;
+    Ok(vec![Var::constant(cache)])
+}
+
+fn cast_case(_: &mut Tape, x: &[Var]) -> Result<Vec<Var>> {
+    let x = x[0].value();
+    let there = if x.dtype() == DType::Bf16 { DType::F32 } else { DType::Bf16 };
+    let back = cast(&cast(x, there)?, x.dtype())?;
+    Ok(vec![Var::constant(back)])
 }
 
 /// Sizes at which a kernel shows how it moves data: whole tiles.
 fn count_cases(list: &mut List) {
+    // Small tiles; large ones, in bf16 too; small ones and K in parts.
+    let mut sizes = vec![];
     for layout in [Layout::NN, Layout::NT, Layout::TN] {
-        for (m, n, k) in [(128, 256, 256), (256, 2048, 2048), (2048, 2048, 64), (2049, 2047, 33)] {
-            let a = if layout == Layout::TN { [k, m] } else { [m, k] };
-            let b = if layout == Layout::NT { [n, k] } else { [k, n] };
-            let label = format!("{layout:?} {m} × {n} × {k}");
-            list.push_for(Use::Count, "matmul", label, &[&a, &b], move |_, x| {
-                let [a, b] = [&x[0], &x[1]].map(|x| Var::constant(x.value().clone()));
-                Ok(vec![matmul(&mut Tape::inference(), &a, &b, layout)?])
-            });
-        }
+        sizes.extend([(128, 256, 256), (640, 1664, 64), (256, 256, 2048)].map(|size| (layout, size, BOTH)));
     }
+    // Large tiles and K in parts, which in f32 is what smaller products are as well.
+    sizes.extend([Layout::NN, Layout::NT].map(|layout| (layout, (384, 1408, 2048), &BOTH[1..])));
+    for (layout, (m, n, k), dtypes) in sizes {
+        let a = if layout == Layout::TN { [k, m] } else { [m, k] };
+        let b = if layout == Layout::NT { [n, k] } else { [k, n] };
+        let label = format!("{layout:?} {m} × {n} × {k}");
+        list.push_for(Use::Count, "matmul", label, &[&a, &b], move |_, x| {
+            let [a, b] = [&x[0], &x[1]].map(|x| Var::constant(x.value().clone()));
+            Ok(vec![matmul(&mut Tape::inference(), &a, &b, layout)?])
+        });
+        list.last().dtypes = dtypes;
+    }
+    // A weight's gradient is f32 whatever the operands are.
+    list.push_for(Use::Count, "linear", "[32,1024] to 1792", &[&[32, 1024], &[1792, 1024]], |t, x| {
+        Ok(vec![linear(t, &x[0], &x[1], None)?])
+    });
     for (d, _) in HEAD_DIMS {
         let (q, kv) = ([1, 256, 2, d], [1, 256, 1, d]);
         list.push_for(Use::Count, "attention", format!("256 × 256, D {d}"), &[&q, &kv, &kv], |t, x| {

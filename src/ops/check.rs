@@ -1,8 +1,9 @@
 //! Holds an operator on a device against f64 on the CPU, case by case.
 //!
 //! The reference gets the inputs already rounded to the dtype that is checked. Budgets: in bf16, outputs may be off by
-//! twice and gradients by three times what a plain bf16 version is, f32 arithmetic with rounded results; in f32, and where there
-//! are too few numbers for a worst case to mean anything, by a few roundings of the largest number.
+//! twice and gradients by three times what a plain bf16 version is, f32 arithmetic with rounded results; this for the worst
+//! error and for the root mean square of all. In f32, and where there are too few numbers for a worst case to mean anything,
+//! they may be off by a few roundings of the largest number.
 
 use super::cases::{Case, Use};
 use crate::device::Device;
@@ -18,6 +19,22 @@ const FEW: usize = 100;
 /// Roundings of the largest number that few bf16 numbers, and all f32 numbers, may be off by.
 const ROUNDINGS: f64 = 4.0;
 const F32_ROUNDINGS: f64 = 48.0;
+
+/// Runs a case forward and backward once, with random numbers, for what the device counts. Error: whatever the operator
+/// returns.
+pub fn run_once(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -> Result<()> {
+    let inputs: Vec<Tensor> = case.inputs(rng).iter().map(|x| x.to_dtype(dtype)).collect::<Result<_>>()?;
+    let mut tape = Tape::new();
+    let vars = leaves(&mut tape, case, &inputs, device, dtype)?;
+    let outputs = case.run(&mut tape, &vars)?;
+    let cotangent = |y: &Var| normal(y.shape(), rng)?.to_dtype(y.value().dtype())?.to(device);
+    let outputs: Vec<&Var> = outputs.iter().filter(|y| y.needs_gradient()).collect();
+    let cotangents: Vec<Tensor> = outputs.iter().copied().map(cotangent).collect::<Result<_>>()?;
+    if !outputs.is_empty() {
+        tape.backward_from(&outputs.into_iter().zip(cotangents).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
 
 /// What a check found: the worst error as a share of what is allowed, and where.
 #[derive(Clone, Debug)]
@@ -39,8 +56,10 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
     let cotangents = cotangents(case, &inputs, rng)?;
     let exact = run(case, &inputs, &cotangents, &Device::Cpu, DType::F64)?;
     let plain = |tape: &mut Tape, vars: &[Var]| case.run_plain(tape, vars);
-    let tape = if dtype == DType::Bf16 { Tape::rounding(dtype) } else { Tape::new() };
-    let naive = run_with(tape, case, &plain, &inputs, &cotangents, &Device::Cpu, DType::F32)?;
+    let naive = match dtype {
+        DType::Bf16 => run_with(Tape::rounding(dtype), case, &plain, &inputs, &cotangents, &Device::Cpu, DType::F32)?,
+        _ => exact.clone(),
+    };
     let found = run(case, &inputs, &cotangents, device, dtype)?;
     let again = run(case, &inputs, &cotangents, device, dtype)?;
     let mut worst = Worst { share: 0.0, place: "nothing".to_string() };
@@ -49,8 +68,10 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
         let values = [&found.to_f64_vec()?, &exact[i].to_f64_vec()?];
         let same = values[0].iter().zip(again.to_f64_vec()?).all(|(a, b)| a.to_bits() == b.to_bits());
         ensure!(same, "{} {}: {name}: a second run gives other bits", case.op, case.label);
-        let naive = if found.dtype() == DType::U32 { naive[i].clone() } else { naive[i].to_dtype(dtype)? };
-        let allowed = allowed(values[1], &naive.to_f64_vec()?, dtype, if i < outputs { 2.0 } else { 3.0 });
+        let narrow = dtype == DType::Bf16 && found.dtype() != DType::U32;
+        let naive = if narrow { naive[i].to_dtype(dtype)? } else { naive[i].clone() };
+        let (naive, factor) = (naive.to_f64_vec()?, if i < outputs { 2.0 } else { 3.0 });
+        let allowed = allowed(values[1], &naive, dtype, factor);
         for (e, (found, exact)) in values[0].iter().zip(values[1]).enumerate() {
             let same = found == exact || found.is_nan() && exact.is_nan();
             let share = if same { 0.0 } else { (found - exact).abs() / allowed };
@@ -60,8 +81,23 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
                     Worst { share, place: format!("{name}[{e}]: found {found:e}, expected {exact:e} ± {allowed:e}") };
             }
         }
+        if dtype == DType::Bf16 && values[1].len() >= FEW {
+            let (found, naive) = (root_mean_square(values[0], values[1]), root_mean_square(&naive, values[1]));
+            let size = root_mean_square(values[1], &vec![0.0; values[1].len()]);
+            let share = found / (factor * naive + 0.5 * 2f64.powi(-8) * size).max(f64::MIN_POSITIVE);
+            if share > worst.share {
+                worst = Worst { share, place: format!("{name}: root mean square of the errors {found:e}") };
+            }
+        }
     }
     Ok(worst)
+}
+
+/// Of the differences of two lists, where both are finite.
+fn root_mean_square(a: &[f64], b: &[f64]) -> f64 {
+    let finite = a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite());
+    let (sum, n) = finite.fold((0.0, 0), |(sum, n), difference| (sum + difference * difference, n + 1));
+    (sum / f64::from(n.max(1))).sqrt()
 }
 
 fn name(i: usize, outputs: usize) -> String {
@@ -83,11 +119,21 @@ fn allowed(exact: &[f64], naive: &[f64], dtype: DType, factor: f64) -> f64 {
 pub fn cotangents(case: &Case, inputs: &[Tensor], rng: &mut ChaCha8Rng) -> Result<Vec<Tensor>> {
     let dtype = inputs[0].dtype();
     let vars: Vec<Var> = inputs.iter().map(|x| Ok(Var::constant(x.to_dtype(DType::F64)?))).collect::<Result<_>>()?;
-    let draw = |y: &Var| {
-        let data: Vec<f64> = (0..y.value().len()).map(|_| StandardNormal.sample(rng)).collect();
-        Tensor::from_vec(data, y.shape())?.to_dtype(dtype)
+    case.run(&mut Tape::inference(), &vars)?.iter().map(|y| normal(y.shape(), rng)?.to_dtype(dtype)).collect()
+}
+
+fn normal(shape: &[usize], rng: &mut ChaCha8Rng) -> Result<Tensor> {
+    let data: Vec<f64> = (0..shape.iter().product()).map(|_| StandardNormal.sample(rng)).collect();
+    Tensor::from_vec(data, shape)
+}
+
+/// The inputs on the device, as leaves unless no gradient passes the operator.
+fn leaves(tape: &mut Tape, case: &Case, inputs: &[Tensor], device: &Device, dtype: DType) -> Result<Vec<Var>> {
+    let leaf = |(i, x): (usize, &Tensor)| {
+        let x = x.to_dtype(dtype)?.to(device)?;
+        Ok(if case.usage == Use::Forward { Var::constant(x) } else { tape.leaf(&i.to_string(), &x) })
     };
-    case.run(&mut Tape::inference(), &vars)?.iter().map(draw).collect()
+    inputs.iter().enumerate().map(leaf).collect()
 }
 
 /// The outputs, then, unless the operator has none, the gradients of all inputs.
@@ -112,12 +158,7 @@ fn run_with(
     device: &Device,
     dtype: DType,
 ) -> Result<Vec<Tensor>> {
-    let differentiable = case.usage != Use::Forward;
-    let mut vars = vec![];
-    for (i, x) in inputs.iter().enumerate() {
-        let x = x.to_dtype(dtype)?.to(device)?;
-        vars.push(if differentiable { tape.leaf(&i.to_string(), &x) } else { Var::constant(x) });
-    }
+    let vars = leaves(&mut tape, case, inputs, device, dtype)?;
     let outputs = operator(&mut tape, &vars)?;
     let mut results: Vec<Tensor> = outputs.iter().map(|y| y.value().to(&Device::Cpu)).collect::<Result<_>>()?;
     let mut seeds = vec![];

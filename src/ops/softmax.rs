@@ -34,7 +34,7 @@ pub fn softmax(tape: &mut Tape, x: &Var) -> Result<Var> {
     Ok(tape.record(&[x], y, move |d_y, sink| sink.add(0, backward(&saved, &d_y)?)))
 }
 
-fn backward(y: &Tensor, d_y: &Tensor) -> Result<Tensor> {
+pub(super) fn backward(y: &Tensor, d_y: &Tensor) -> Result<Tensor> {
     dispatch(
         "softmax",
         &[y, d_y],

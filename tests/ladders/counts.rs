@@ -1,8 +1,8 @@
 //! What the emulator counts for each rung of the ladders: shared by the test and by `cargo bench --bench ladders`.
 
-use half::bf16;
-use handgrad::gpu::kernels::ladder::{ATTENTION, AttentionRung, MATMUL, MatmulRung, attention, matmul};
-use handgrad::gpu::{Gpu, GpuFloat, Kernel};
+use crate::rungs::{ATTENTION, AttentionRung, MATMUL, MatmulRung, attention, matmul, ones};
+use handgrad::Tensor;
+use handgrad::gpu::Gpu;
 use serde_json::Value;
 
 /// What the emulator counted for some kernels, added up.
@@ -25,9 +25,9 @@ pub struct Counts {
 
 impl Counts {
     /// Adds `times` what a report says of the kernels.
-    fn add(&mut self, report: &Value, kernels: &[&Kernel], times: f64) {
+    fn add(&mut self, report: &Value, kernels: &[&str], times: f64) {
         for entry in report["kernels"].as_array().unwrap() {
-            if !kernels.iter().any(|kernel| entry["kernel"] == kernel.name) {
+            if !kernels.iter().any(|kernel| entry["kernel"] == *kernel) {
                 continue;
             }
             let number = |path: &str| times * entry.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
@@ -48,45 +48,36 @@ impl Counts {
 }
 
 /// The counts of one run.
-fn counted(gpu: &Gpu, kernels: &[&Kernel], run: impl FnOnce()) -> Counts {
+fn counted(gpu: &Gpu, kernels: &[&str], run: impl FnOnce()) -> Counts {
     let report = || gpu.emulator_report().expect("the emulator's report");
     let mut found = Counts::default();
     found.add(&report(), kernels, -1.0);
     run();
+    gpu.synchronize().unwrap();
     found.add(&report(), kernels, 1.0);
     assert_eq!(found.launches, kernels.len() as f64, "{kernels:?}: a launch each");
     found
 }
 
-fn count_matmul<E: GpuFloat>(gpu: &Gpu, rung: &MatmulRung, shape @ [m, n, k]: [usize; 3], one: E) -> Counts {
-    let ones = |len| gpu.upload(&vec![one; len]).unwrap();
-    let (a, b, mut c) = (ones(m * k), ones(k * n), ones(m * n));
-    counted(gpu, &[&rung.kernel], || {
-        matmul(gpu, rung, a.view(), b.view(), &mut c.view_mut(), shape).unwrap();
-    })
+fn count_matmul(gpu: &Gpu, rung: &MatmulRung, [m, n, k]: [usize; 3]) -> Counts {
+    let (a, b) = (ones(gpu, &[m, k], rung.dtype), ones(gpu, &[k, n], rung.dtype));
+    let c = Tensor::empty(&[m, n], rung.dtype, gpu).unwrap();
+    counted(gpu, &[rung.kernel], || matmul(gpu, rung, &a, &b, &c).unwrap())
 }
 
 /// One product `[M,K] × [K,N]` by each rung; `shape` is M, N, K.
 pub fn count_matmuls(gpu: &Gpu, shape: [usize; 3]) -> [Counts; 7] {
-    MATMUL.each_ref().map(|rung| match rung.dtype {
-        "f32" => count_matmul(gpu, rung, shape, 1.0f32),
-        _ => count_matmul(gpu, rung, shape, bf16::ONE),
-    })
+    MATMUL.each_ref().map(|rung| count_matmul(gpu, rung, shape))
 }
 
-fn count_attention<E: GpuFloat>(gpu: &Gpu, rung: &AttentionRung, shape: [usize; 4], one: E) -> Counts {
-    let ones = || gpu.upload(&vec![one; shape.iter().product()]).unwrap();
-    let (q, k, v, mut out) = (ones(), ones(), ones(), ones());
-    let kernels: Vec<&Kernel> = rung.steps.iter().map(|step| &step.kernel).collect();
-    counted(gpu, &kernels, || {
-        attention(gpu, rung, [q.view(), k.view(), v.view()], &mut out.view_mut(), shape).unwrap();
-    })
+fn count_attention(gpu: &Gpu, rung: &AttentionRung, shape: [usize; 4]) -> Counts {
+    let x = [(); 3].map(|()| ones(gpu, &shape, rung.dtype));
+    let out = Tensor::empty(&shape, rung.dtype, gpu).unwrap();
+    let kernels: Vec<&str> = rung.steps.iter().map(|step| step.kernel).collect();
+    counted(gpu, &kernels, || attention(gpu, rung, x.each_ref(), &out).unwrap())
 }
 
 /// One attention by each rung; `shape` is B, T, H, D.
 pub fn count_attentions(gpu: &Gpu, shape: [usize; 4]) -> [Counts; 5] {
-    ATTENTION.each_ref().map(|rung| match rung.dtype {
-        "f32" => count_attention(gpu, rung, shape, 1.0f32),
-        _ => count_attention(gpu, rung, shape, bf16::ONE),
-    })
+    ATTENTION.each_ref().map(|rung| count_attention(gpu, rung, shape))
 }

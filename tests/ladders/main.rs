@@ -3,12 +3,13 @@
 #![cfg(feature = "cuda")]
 
 mod counts;
+mod rungs;
 
 use std::sync::OnceLock;
 
 use counts::{count_attentions, count_matmuls};
 use handgrad::gpu::Gpu;
-use handgrad::gpu::kernels::ladder::HEAD_DIM;
+use rungs::HEAD_DIM;
 
 fn gpu() -> &'static Gpu {
     static GPU: OnceLock<Gpu> = OnceLock::new();
