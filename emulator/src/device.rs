@@ -96,7 +96,7 @@ impl Device {
         self.memory.alloc(owner, bytes, None)
     }
 
-    /// The same at a given address: memory that the host shares with the device.
+    /// Device memory at a given address, which the host shares with the device, for the context `owner`.
     pub fn alloc_at(&mut self, owner: u32, address: u64, bytes: u64) -> Result<()> {
         self.memory.alloc_at(owner, address, bytes)
     }

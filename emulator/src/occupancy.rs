@@ -11,7 +11,7 @@ use crate::program::Program;
 pub struct Occupancy {
     pub blocks_per_multiprocessor: u32,
     pub warps_per_multiprocessor: u32,
-    /// Of the warps that a multiprocessor can hold.
+    /// `warps_per_multiprocessor` in percent of the warps that a multiprocessor can hold.
     pub percent: f64,
     /// What allows no more: `threads`, `blocks`, `registers`, `shared memory`.
     pub limit: &'static str,

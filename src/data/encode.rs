@@ -41,7 +41,7 @@ impl Default for Settings {
 }
 
 /// The files to encode: those named, and all `.txt` and `.jsonl` in the directories named, by path.
-/// Errors: nothing there; a directory without any such file.
+/// Errors: nothing there; a pipe or device; a directory that cannot be listed or has no such file.
 pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for input in inputs {

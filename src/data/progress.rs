@@ -50,7 +50,7 @@ pub(super) struct InputFile {
 }
 
 impl InputFile {
-    /// Error: a file that cannot be read, or whose name is not UTF-8.
+    /// A file as it is now. Error: a file that cannot be read, or whose name is not UTF-8.
     pub(super) fn of(path: &Path) -> Result<InputFile> {
         let place = || format!("{}: cannot be read", path.display());
         let meta = fs::metadata(path).with_context(place)?;
@@ -71,7 +71,7 @@ impl Drop for Lock {
     }
 }
 
-/// Keeps other runs out of the directory until it is dropped. Error: another run is in it.
+/// Keeps other runs out of the directory until it is dropped. Errors: another run is in it; it cannot be opened.
 pub(super) fn lock(out: &Path) -> Result<Lock> {
     let directory = File::open(out).with_context(|| format!("{}: cannot be read", out.display()))?;
     match directory.try_lock() {
@@ -131,7 +131,8 @@ pub fn is_begun(dir: &Path) -> bool {
     dir.join("progress.json").exists() && dir.join("tokenizer.json").exists()
 }
 
-/// Error: the run that wrote the shards of `dir` was interrupted, or a shard is gone.
+/// Checks that the run that wrote the shards of `dir` has ended. Errors: it was interrupted; a shard is gone;
+/// progress.json cannot be read.
 pub fn check_finished(dir: &Path) -> Result<()> {
     let Some(state) = read_progress(dir)? else { return Ok(()) };
     let place = dir.display();

@@ -63,7 +63,8 @@ pub fn is_in(dir: &Path) -> bool {
     files(dir).is_ok_and(|count| count > 0)
 }
 
-/// Error: one of the first `count` shards is missing or damaged, or has another format.
+/// Checks the first `count` shards of a directory. Error: one of them is missing or damaged, or another tokenizer made
+/// it.
 pub fn check(dir: &Path, count: usize, format: Format) -> Result<()> {
     (0..count).try_for_each(|number| Shard::open(&path(dir, number), format.fingerprint).map(|_| ()))
 }

@@ -35,7 +35,7 @@ impl TrainingData {
     }
 
     /// The tokenizer of a `choice`: `char`, `bytes` or the path of a tokenizer.json; by default characters, or the one that
-    /// made the shards. Errors: a file that cannot be read; characters or bytes for shards.
+    /// made the shards. Errors: a file that [`tokenizer_json::read`] refuses; characters or bytes for shards.
     pub fn tokenizer(&self, choice: Option<&str>) -> Result<Tokenizer> {
         match (self, choice) {
             (TrainingData::Texts(corpus), None | Some("char")) => {
@@ -53,8 +53,8 @@ impl TrainingData {
         }
     }
 
-    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made, or not
-    /// all of them.
+    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made, that are
+    /// damaged, or not all there.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Tokens> {
         match self {
             TrainingData::Texts(corpus) => {

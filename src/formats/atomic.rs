@@ -20,7 +20,8 @@ pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
     write_sized(path, None, body)
 }
 
-/// As [`write`](fn@write), for a known number of bytes, which errors then name.
+/// As [`write`](fn@write), for a known number of bytes, which errors then name. Error: the path and the reason, the
+/// system's or that of `body`.
 pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     survive_file_size_limit();
     let temporary = temporary_path(path)

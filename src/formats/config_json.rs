@@ -21,12 +21,13 @@ const LLAMA_ROPE_THETA: f64 = 10000.0;
 /// The standard deviation of initial weights where a file does not say. It matters to new models only.
 const INITIALIZER_RANGE: f64 = 0.02;
 
-/// Reads and validates a configuration. Errors name the file, the key, the value found and what was expected.
+/// Reads and validates a configuration. Errors, each with the file: it cannot be read; it is not JSON; what
+/// [`from_json`] refuses.
 pub fn read(path: &Path) -> Result<ModelConfig> {
     from_json(&read_json(path)?).with_context(|| path.display().to_string())
 }
 
-/// Writes a configuration atomically.
+/// Writes a configuration atomically. Error: the file cannot be written.
 pub fn write(path: &Path, config: &ModelConfig) -> Result<()> {
     write_json(path, &to_json(config))
 }
@@ -131,7 +132,8 @@ pub fn to_json(config: &ModelConfig) -> Value {
     json
 }
 
-/// The configuration in a file's content, validated. Errors name the key, the value found and what was expected.
+/// The configuration in a file's content, validated. Errors, each with the key, the value found and what was expected:
+/// a key that is missing or of another type; a model that is not supported; sizes that do not go together.
 pub fn from_json(json: &Value) -> Result<ModelConfig> {
     let Value::Object(map) = json else { bail!("found JSON that is not an object, expected a model's configuration") };
     let keys = Keys(map);

@@ -23,13 +23,13 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Reads a JSON file. Errors name the path, and for bad JSON the line and column.
+/// Reads a JSON file. Errors, each with the path: the file cannot be read; it is not JSON, with the line and column.
 pub fn read_json(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     serde_json::from_slice(&bytes).with_context(|| format!("{}: not valid JSON", path.display()))
 }
 
-/// Writes a JSON file, indented, atomically.
+/// Writes a JSON file, indented, atomically. Error: the file cannot be written.
 pub fn write_json(path: &Path, value: &Value) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');

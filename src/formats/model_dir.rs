@@ -11,6 +11,9 @@ use std::path::Path;
 
 /// Writes the three files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
 /// crash can be told.
+///
+/// Errors: a file that cannot be written; what [`tokenizer_json::write`] refuses; weights that cannot be copied
+/// from their device.
 pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize) -> Result<()> {
     let here = |p: &Parameter| Ok((p.name.clone(), p.value.to(&Device::Cpu)?));
     let parameters: Vec<(String, Tensor)> = model.parameters().into_iter().map(here).collect::<Result<_>>()?;
@@ -21,12 +24,12 @@ pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize)
 
 /// Reads the model, in f32.
 ///
-/// Errors: a missing directory or file; a file whose tensors are not exactly the configuration's.
+/// Errors: a missing directory or file; a bad configuration; a file whose tensors are not exactly the configuration's.
 pub fn load(dir: &Path) -> Result<Transformer> {
     load_with(dir, &mut |_| ())
 }
 
-/// [`load`], with `warn` told of what is odd but no error.
+/// [`load`], with `warn` told of what is odd but no error. Errors: those of [`load`].
 pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> {
     ensure!(
         dir.join("config.json").exists(),
@@ -61,7 +64,7 @@ fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the tokenizer. Error: it has more tokens than the model's embedding has rows.
+/// Reads the tokenizer. Errors: it is missing or bad; it has more tokens than the model's embedding has rows.
 pub fn load_tokenizer(dir: &Path, model: &Transformer) -> Result<Tokenizer> {
     let path = dir.join("tokenizer.json");
     ensure!(path.exists(), "{}: found no tokenizer.json, expected one beside the model", dir.display());

@@ -23,7 +23,7 @@ pub fn to_file(config: &ModelConfig, name: &str, tensor: &Tensor) -> Result<Tens
     convert(config, name, tensor, FileDirection::ToFile)
 }
 
-/// The inverse of [`to_file`].
+/// The inverse of [`to_file`]. Error: the rows are not those of the configuration's heads, or not floats.
 pub fn from_file(config: &ModelConfig, name: &str, tensor: &Tensor) -> Result<Tensor> {
     convert(config, name, tensor, FileDirection::FromFile)
 }

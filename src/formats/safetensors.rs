@@ -29,8 +29,9 @@ pub struct TensorFile {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Reads a whole file. F32, F64, BF16 and U32 keep their type; F16 becomes f32; I32 and I64 become u32, negative numbers as
-/// two's complement. Errors are one line that names the path and what is wrong with the file.
+/// Reads a whole file. F32, F64, BF16 and U32 keep their type; F16 becomes f32; I32 and I64 become u32, negative
+/// numbers as two's complement. Errors, each one line with the path: the file cannot be read; it is no safetensors
+/// file, damaged or cut off; a tensor of another type.
 pub fn read(path: &Path) -> Result<TensorFile> {
     read_file(path).with_context(|| path.display().to_string())
 }

@@ -9,13 +9,13 @@ use crate::tokenizer::BpeTokenizer;
 use anyhow::{Result, ensure};
 use std::path::Path;
 
-/// Writes the ranks atomically. Error: ids that are no ranks, which some tokenizers of other makers have.
+/// Writes the ranks atomically. Errors: those of [`ranks`]; the file cannot be written.
 pub fn write(path: &Path, tokenizer: &BpeTokenizer) -> Result<()> {
     let text = ranks(tokenizer)?;
     atomic::write_sized(path, Some(text.len() as u64), |file| Ok(file.write_all(text.as_bytes())?))
 }
 
-/// The file's content.
+/// The file's content. Errors: a tokenizer that normalises text; ids that are not in the order of merges.
 pub fn ranks(tokenizer: &BpeTokenizer) -> Result<String> {
     let parts = tokenizer.parts();
     ensure!(!parts.nfc, "ranks: found a tokenizer that normalises text, which tiktoken does not");

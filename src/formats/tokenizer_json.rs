@@ -16,12 +16,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Reads a tokenizer. Errors name the file, the key, what was found and what was expected.
+/// Reads a tokenizer. Errors, each with the file: it cannot be read; it is not JSON; what [`from_json`] refuses.
 pub fn read(path: &Path) -> Result<Tokenizer> {
     from_json(&read_json(path)?).with_context(|| path.display().to_string())
 }
 
-/// Writes a tokenizer atomically. Error: a special token that the format cannot tell from an ordinary one.
+/// Writes a tokenizer atomically. Errors: a special token that the format cannot tell from an ordinary one; the file
+/// cannot be written.
 pub fn write(path: &Path, tokenizer: &Tokenizer) -> Result<()> {
     if let Tokenizer::Bpe(tokenizer) = tokenizer {
         bpe::check(tokenizer).with_context(|| path.display().to_string())?;

@@ -16,7 +16,8 @@ const EMBEDDING: &str = "model.embed_tokens.weight";
 const LISTED: usize = 8;
 
 /// Writes all parameters atomically, in their own dtype. A tied model's one matrix for embedding and head is written once,
-/// as the embedding. `step`, the training steps done, goes into the file's metadata.
+/// as the embedding. `step`, the training steps done, goes into the file's metadata. Errors: rows that are not
+/// those of the configuration's heads; two parameters of one name; the file cannot be written.
 pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)], step: usize) -> Result<()> {
     let mut tensors = Vec::with_capacity(parameters.len());
     for (name, tensor) in parameters {
@@ -28,10 +29,11 @@ pub fn save(path: &Path, config: &ModelConfig, parameters: &[(String, Tensor)], 
     safetensors::write(path, &tensors, &[("format", "pt".to_string()), ("step", step.to_string())])
 }
 
-/// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen exactly.
-/// Nothing is returned unless everything fits. Error: one line with all tensors that are missing, unexpected, or of the
-/// wrong shape or dtype. Left unread: frequency tables that old files hold (`…rotary_emb.inv_freq`), and the head of a tied
-/// model; `warn` is told if it differs from the embedding.
+/// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen
+/// exactly. Nothing is returned unless everything fits. Errors: a file that [`safetensors::read`] refuses; one line
+/// with all tensors that are missing, unexpected, or of the wrong shape or dtype. Left unread: frequency tables that
+/// old files hold (`…rotary_emb.inv_freq`), and the head of a tied model; `warn` is told if it differs from the
+/// embedding.
 pub fn load(
     path: &Path,
     config: &ModelConfig,

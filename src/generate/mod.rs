@@ -34,7 +34,8 @@ pub enum Stop {
 
 /// Generates tokens one by one; `on_token` gets each as it comes and returns whether to go on.
 ///
-/// Errors: those of [`check`], before any work; logits that are not finite; whatever `on_token` returns.
+/// Errors: those of [`check`], before any work; a prompt's id that the model does not have; logits that are not finite;
+/// no memory for a cache; whatever `on_token` returns.
 pub fn generate(
     model: &Transformer,
     request: &Request,
@@ -59,6 +60,9 @@ struct Sequence<'a> {
 /// [`generate`] for several prompts, of any lengths: each is read alone, then all that have not ended get their next token
 /// in one step of the model. With temperature 0 each gets the tokens that it would get alone. `on_token` gets the prompt's
 /// number with the token; where it returns false, all end.
+///
+/// Errors: those of [`check`] for any request, before any work; a prompt's id that the model does not have; logits that
+/// are not finite; no memory for a cache; whatever `on_token` returns.
 pub fn generate_batch(
     model: &Transformer,
     requests: &[Request],

@@ -59,7 +59,8 @@ impl AdamW {
     /// One step with learning rate `lr` and the gradients times `scale` `[]`, which
     /// [`clip_grad_norm`](super::clip_grad_norm) gives. A parameter without a gradient is left as it is.
     ///
-    /// Error: a gradient that does not fit its parameter; nothing is changed then.
+    /// Errors: a gradient that does not fit its parameter, before anything is changed; no memory for the moments; what
+    /// the device reports.
     pub fn step(
         &mut self,
         parameters: Vec<&mut Parameter>,

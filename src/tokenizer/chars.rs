@@ -43,7 +43,8 @@ impl CharTokenizer {
         self.end_of_text
     }
 
-    /// `start`: where `text` begins in what errors speak of, in bytes.
+    /// The ids of `text`, which begins `start` bytes into what errors speak of. Error: a character that the tokenizer
+    /// does not know, with its byte offset.
     pub(super) fn encode(&self, text: &str, start: usize) -> Result<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len());
         for (offset, c) in text.char_indices() {

@@ -235,7 +235,7 @@ impl KernelLaunches {
     }
 
     pub fn roofline(&self, card: &Card, derived: &Derived) -> Roofline {
-        // Of added-up shapes nothing says how many multiprocessors had a block: all.
+        // Where shapes were added up, nothing says how many multiprocessors had a block: all count.
         let blocks = if self.grid == [0; 3] { u64::MAX } else { self.blocks };
         roofline(card, derived, self.touched_bytes, blocks, self.launches)
     }

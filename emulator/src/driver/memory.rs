@@ -75,12 +75,13 @@ impl Driver {
         used
     }
 
-    /// Host to device.
+    /// Copies from the host to the device.
     pub fn copy_in(&mut self, request: Request, to: u64, from: HostIn, bytes: usize) -> Result<()> {
         self.copy_in_rows(request, (to, 0), (from, 0), (bytes, 1))
     }
 
-    /// The same for rows, each a pitch behind the one before; `size` is the bytes of a row, and the rows.
+    /// Copies rows, each a pitch behind the one before, from the host to the device; `size` is the bytes of a row, and
+    /// the number of rows.
     pub fn copy_in_rows(
         &mut self,
         request: Request,
@@ -116,12 +117,12 @@ impl Driver {
         unordered
     }
 
-    /// Device to host.
+    /// Copies from the device to the host.
     pub fn copy_out(&mut self, request: Request, to: HostOut, from: u64, bytes: usize) -> Result<()> {
         self.copy_out_rows(request, (to, 0), (from, 0), (bytes, 1))
     }
 
-    /// The same for rows.
+    /// Copies rows from the device to the host; `size` is the bytes of a row, and the number of rows.
     pub fn copy_out_rows(
         &mut self,
         request: Request,
@@ -154,12 +155,12 @@ impl Driver {
         unordered
     }
 
-    /// Within the device.
+    /// Copies within the device.
     pub fn copy_within(&mut self, request: Request, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.copy_within_rows(request, (to, 0), (from, 0), (bytes, 1))
     }
 
-    /// The same for rows.
+    /// Copies rows within the device; `size` is the bytes of a row, and the number of rows.
     pub fn copy_within_rows(
         &mut self,
         request: Request,
@@ -204,7 +205,7 @@ impl Driver {
         self.copy_any_rows(request, (to, 0), (from, 0), (bytes, 1))
     }
 
-    /// The same for rows.
+    /// Copies rows, where each address says itself where it lies; `size` is the bytes of a row, and the number of rows.
     pub fn copy_any_rows(
         &mut self,
         request: Request,
@@ -220,7 +221,7 @@ impl Driver {
         }
     }
 
-    /// Within the host.
+    /// Copies rows within the host.
     pub fn copy_host_rows(&mut self, to: (u64, usize), from: (u64, usize), size: (usize, usize)) -> Result<()> {
         self.host.refuse_freed(from.0, span(from, size)?)?;
         self.host.refuse_freed(to.0, span(to, size)?)?;
@@ -237,7 +238,8 @@ impl Driver {
         self.fill_rows(request, (to, 0), pattern, (count, 1))
     }
 
-    /// The same for rows; `size` is the elements of a row, and the rows.
+    /// Fills rows, each a pitch behind the one before, with a pattern of 1, 2 or 4 bytes; `size` is the elements of a
+    /// row, and the number of rows.
     pub fn fill_rows(
         &mut self,
         request: Request,

@@ -26,10 +26,11 @@ struct State {
     arrived: u32,
     /// The number it gives.
     expected: Option<u32>,
-    /// Of the threads' predicates (`bar.red`): how many hold, and how many came.
+    /// Threads whose predicate (`bar.red`) holds.
     holding: u32,
+    /// Threads that gave a predicate.
     voters: u32,
-    /// The same, when it last let threads go.
+    /// `holding` and `voters` when it last let threads go.
     result: (u32, u32),
 }
 

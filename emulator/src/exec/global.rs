@@ -58,7 +58,8 @@ impl Run<'_> {
         true
     }
 
-    /// The same for writes.
+    /// The usual case in one go: a whole warp writes, lane after lane, what nobody wrote or read yet in this launch.
+    /// Returns false, having done nothing, in any other.
     #[inline(always)]
     fn write_global_run(&mut self, request: &AccessRequest, staging: &Staging) -> bool {
         let Some((index, offset)) = self.locate_run(request) else { return false };

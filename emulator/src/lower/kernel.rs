@@ -34,8 +34,9 @@ pub struct Lowering<'a> {
     /// End of the local memory in use, and the most that was.
     local: u64,
     local_most: u64,
-    /// Of the instruction being lowered.
+    /// The guard of the instruction being lowered.
     pub guard: Option<Guard>,
+    /// The source line of the instruction being lowered, an index into `Program::lines`.
     pub line: u32,
     /// The calls that are being inlined, outermost first.
     pub calls: Vec<Call<'a>>,

@@ -40,7 +40,7 @@ impl Numbering {
 pub type Range = (u32, u32);
 
 pub struct Liveness {
-    /// Of each register: disjoint ranges in ascending order.
+    /// Where each register is live: disjoint ranges in ascending order.
     pub ranges: Vec<Vec<Range>>,
     /// Live on entry to the code: some path reads them before it writes them.
     pub at_entry: Vec<usize>,
@@ -130,7 +130,7 @@ fn split(code: &[Instruction]) -> Vec<BasicBlock> {
     blocks
 }
 
-/// Of each register: the blocks that read it before they write it, and those that surely write it.
+/// For each register a list of blocks: those that read it before they write it, or those that surely write it.
 type BlockSets = Vec<Vec<u32>>;
 
 fn local_sets(

@@ -218,8 +218,8 @@ impl Shadow {
         *time >= access.block.since && *who & FLAGS == SEVERAL_WARPS
     }
 
-    /// The same for a whole warp whose lanes access `bytes` each, one after another from `offset`, with `access` that of
-    /// lane 0. Returns false, and notes nothing, unless all of the range is untouched since the floor.
+    /// The usual case of a whole warp whose lanes access `bytes` each, one after another from `offset`, with `access`
+    /// that of lane 0. Returns false, and notes nothing, unless all of the range is untouched since the floor.
     #[inline(always)]
     pub fn note_run(&mut self, offset: usize, bytes: usize, access: &Accessor, writes: bool) -> bool {
         let (first, end) = self.range(offset, bytes * LANES);
@@ -287,7 +287,8 @@ fn several(read: Stamp, access: &Accessor) -> u32 {
     if access.floor == access.block.since { several_in_interval(read, access) } else { several_in_launch(read, access) }
 }
 
-/// The same for global memory, where the earlier read may be another block's or lie before a barrier.
+/// The flags of a granule of global memory that is read again: the earlier read may be another block's, or lie before a
+/// barrier.
 fn several_in_launch(read: Stamp, access: &Accessor) -> u32 {
     if read.flags() == SEVERAL_BLOCKS || access.launch.block_of(read.time) != access.block.block {
         SEVERAL_BLOCKS

@@ -30,7 +30,8 @@ pub fn is_bpe(json: &Map<String, Value>) -> bool {
     }
 }
 
-/// Error: a special token whose text is that of an ordinary token in the file.
+/// Checks that the format can hold a tokenizer. Error: a special token whose text is that of an ordinary token in the
+/// file.
 pub fn check(tokenizer: &BpeTokenizer) -> Result<()> {
     for token in tokenizer.specials().tokens() {
         let id = bytes_of(&token.text).and_then(|bytes| tokenizer.id_of(&bytes));
@@ -84,7 +85,8 @@ fn template(begin: &SpecialToken) -> Value {
     })
 }
 
-/// Errors name the key, what was found and what was expected.
+/// The tokenizer in a file's content. Errors, each with the key, what was found and what was expected: a step that
+/// would make other ids; parts that [`BpeTokenizer::new`] refuses.
 pub fn from_json(json: &Map<String, Value>) -> Result<BpeTokenizer> {
     let get = |key: &str| json.get(key).unwrap_or(&Value::Null);
     let known = ["version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"];

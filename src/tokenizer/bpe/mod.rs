@@ -143,7 +143,7 @@ impl BpeTokenizer {
         self.parts.begin
     }
 
-    /// The id of an ordinary token.
+    /// The id of an ordinary token; `None` if no such token has these bytes.
     pub fn id_of(&self, bytes: &[u8]) -> Option<u32> {
         self.vocabulary.find(bytes).map(|number| self.ids[number])
     }
@@ -189,7 +189,8 @@ impl BpeTokenizer {
         out
     }
 
-    /// The ids that [`encode`](Self::encode) gives; a long text is cut into parts for all threads.
+    /// The ids that [`encode`](Self::encode) gives; a long text is cut into parts for all threads. Error: a special
+    /// token in the text where they are forbidden.
     pub fn encode_parallel(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
         // Places in an error are those in the whole text; and what normalisation joins must not be cut.
         if text.len() <= PART || specials == SpecialText::Forbid || self.parts.nfc && !text.is_ascii() {

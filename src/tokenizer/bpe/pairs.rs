@@ -99,7 +99,8 @@ impl Pairs {
         }
     }
 
-    /// The pair to merge next: the most frequent one, and of those the greatest by its tokens' bytes.
+    /// The pair to merge next: the most frequent one, and of those the greatest by its tokens' bytes; `None` if no pair
+    /// occurs any more.
     pub fn next(&mut self, tokens: &[Vec<u8>]) -> Option<u32> {
         loop {
             let Some(QueuedPair { count, pair }) = self.pop(tokens) else {

@@ -60,15 +60,17 @@ impl Specials {
         self.tokens.first().map_or(0, |token| token.text.len())
     }
 
+    /// The special token with an id; `None` if no special token has it.
     pub fn get(&self, id: u32) -> Option<&SpecialToken> {
         self.tokens.iter().find(|token| token.id == id)
     }
 
+    /// The special token written as `text`; `None` if there is none.
     pub fn by_text(&self, text: &str) -> Option<&SpecialToken> {
         self.tokens.iter().find(|token| token.text == text)
     }
 
-    /// The first special token in `text` and where it begins.
+    /// The first special token in `text` and where it begins; `None` if the text has none.
     pub fn first_in(&self, text: &str) -> Option<(usize, &SpecialToken)> {
         let text = text.as_bytes();
         let mut from = 0;

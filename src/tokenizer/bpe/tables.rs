@@ -148,6 +148,7 @@ fn key(left: u32, right: u32) -> u64 {
 }
 
 impl PairMap {
+    /// The number of a pair; `None` if it has none.
     #[inline]
     pub fn get(&self, left: u32, right: u32) -> Option<u32> {
         if self.slots.is_empty() {

@@ -58,7 +58,7 @@ impl BpeTrainer {
 
     /// Learns from files, each a text of its own. With too little text the vocabulary comes out smaller.
     /// Errors: those of the settings, see [`check`](Self::check); a file that cannot be read or is not UTF-8, with its
-    /// name.
+    /// name; different pieces of 4 GiB and more together.
     pub fn files(&self, files: &[PathBuf], watcher: &dyn Watcher) -> Result<BpeTokenizer> {
         let specials = self.check()?;
         let reading = Reading { pattern: self.pattern, lossy: self.lossy, stretch: self.stretch };
@@ -66,7 +66,8 @@ impl BpeTrainer {
         self.learn(counts, watcher)
     }
 
-    /// Learns from texts in memory.
+    /// Learns from texts in memory. Errors: those of the settings, see [`check`](Self::check); different pieces of 4
+    /// GiB and more together.
     pub fn texts<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Result<BpeTokenizer> {
         let specials = self.check()?;
         let mut counts = Counts::default();

@@ -47,8 +47,8 @@ impl CharClasses {
         self.0[c as usize]
     }
 
-    /// Class and length in bytes of the character that begins at `text[at]`; `None` at the end. `text` is UTF-8 and `at`
-    /// a boundary of its characters; otherwise the answer means nothing, but there is one.
+    /// Class and length in bytes of the character that begins at `text[at]`; `None` at the end. `text` is UTF-8 and
+    /// `at` a boundary of its characters; otherwise the answer means nothing, but there is one.
     #[inline]
     pub fn at(&self, text: &[u8], at: usize) -> Option<(CharClass, usize)> {
         let first = *text.get(at)?;

@@ -87,7 +87,8 @@ c_api! {
         pointers: In<HostIn>, extra: In<HostIn>,
     ) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
-        let shape = ExecutionConfiguration { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: false };
+        let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
+        let shape = ExecutionConfiguration { grid, block, dynamic_shared, stream, cooperative: false };
         d.launch(function, shape, KernelArguments { pointers, extra })
     }
     twin cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz(
@@ -95,7 +96,8 @@ c_api! {
         pointers: In<HostIn>,
     ) |d, null| {
         let stream = d.stream_for_work(stream, null)?;
-        let shape = ExecutionConfiguration { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_shared, stream, cooperative: true };
+        let (grid, block) = ([gx, gy, gz], [bx, by, bz]);
+        let shape = ExecutionConfiguration { grid, block, dynamic_shared, stream, cooperative: true };
         d.launch(function, shape, KernelArguments { pointers, extra: In::null() })
     }
     twin cuLaunchKernelEx, cuLaunchKernelEx_ptsz(
