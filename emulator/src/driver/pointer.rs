@@ -58,7 +58,7 @@ impl Driver {
             12 => Value::Word(residency.bytes),
             15 => Value::Flag(false),
             16 => Value::Int(3),
-            17 => Value::Word(self.pooled.get(&place.start).map_or(0, |pooled| pooled.pool as u64)),
+            17 => Value::Word(self.pooled.get(&residency.start).map_or(0, |pooled| pooled.pool as u64)),
             _ => return Err(Fault::new(Code::NotSupported, format!("pointer attribute {attribute} is not emulated"))),
         })
     }
