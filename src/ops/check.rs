@@ -75,7 +75,7 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
         for (e, (found, exact)) in values[0].iter().zip(values[1]).enumerate() {
             let same = found == exact || found.is_nan() && exact.is_nan();
             let share = if same { 0.0 } else { (found - exact).abs() / allowed };
-            if !(share <= worst.share) {
+            if share.is_nan() || share > worst.share {
                 let share = if share.is_nan() { f64::INFINITY } else { share };
                 worst =
                     Worst { share, place: format!("{name}[{e}]: found {found:e}, expected {exact:e} ± {allowed:e}") };

@@ -94,7 +94,8 @@ fn guarded_decode(x: &Operands, splits_expected: usize) -> Vec<f64> {
     let cuts = [int(plan.row_tiles), int(plan.splits), int(plan.tiles_per_split), scale];
     gpu().launch("attention_decode_split", &plan.grid, &[&tensors[..], &sizes, &cuts].concat()).unwrap();
     if plan.splits > 1 {
-        (o.get(), lse.get());
+        o.get();
+        lse.get();
         let args = [In(&o.window), In(&lse.window), Into(&out.window), int(rows), int(plan.splits), int(d)];
         gpu().launch("attention_decode_merge", &merge_grid(rows), &args).unwrap();
     }
