@@ -60,10 +60,13 @@ fn a_step_does_not_wait_and_the_pool_is_empty_at_the_end() {
     assert_eq!(used(), 0, "after training");
 
     let model = model(&device);
-    let weights = used();
     let request = Request { prompt: &[1, 2, 3], max_new: 9, end_of_text: None, vocab_size: 37, use_cache: true };
-    generate(&model, &request, &mut Sampler::greedy(), &mut |_| Ok(true)).unwrap();
-    assert_eq!(used(), weights, "after a generation with the model still there");
+    let used_after = || {
+        generate(&model, &request, &mut Sampler::greedy(), &mut |_| Ok(true)).unwrap();
+        used()
+    };
+    // The model keeps what the first one made, such as the table of angles.
+    assert_eq!(used_after(), used_after(), "a generation leaves something in use");
     drop(model);
     assert_eq!(used(), 0, "after a generation");
 }
