@@ -46,12 +46,15 @@ fn ids(seed: u64, b: usize, t: usize) -> Tensor {
     Tensor::from_vec((0..b * t).map(|_| rng.random_range(0..37u32)).collect(), &[b, t]).unwrap()
 }
 
+/// A name and the numbers.
+type Traced = (String, Vec<f64>);
+
 /// Every traced tensor, the loss and every gradient.
-fn trace(model: &Transformer) -> Vec<(String, Vec<f64>)> {
+fn trace(model: &Transformer) -> Vec<Traced> {
     trace_on(Tape::new(), model)
 }
 
-fn trace_on(mut tape: Tape, model: &Transformer) -> Vec<(String, Vec<f64>)> {
+fn trace_on(mut tape: Tape, model: &Transformer) -> Vec<Traced> {
     let (ids, mut targets) = (ids(1, 2, 13), ids(2, 2, 13));
     targets.as_mut_slice::<u32>().unwrap()[5] = IGNORE_INDEX as u32;
     tape.keep_trace();
@@ -67,12 +70,8 @@ fn trace_on(mut tape: Tape, model: &Transformer) -> Vec<(String, Vec<f64>)> {
 }
 
 /// An error of each tensor as a share of its largest number: `measure` of the single errors.
-fn errors(
-    found: &[(String, Vec<f64>)],
-    expected: &[(String, Vec<f64>)],
-    measure: fn(&[f64]) -> f64,
-) -> Vec<(String, f64)> {
-    let error = |((name, found), (_, expected)): (&(String, Vec<f64>), &(String, Vec<f64>))| {
+fn errors(found: &[Traced], expected: &[Traced], measure: fn(&[f64]) -> f64) -> Vec<(String, f64)> {
+    let error = |((name, found), (_, expected)): (&Traced, &Traced)| {
         let largest = expected.iter().fold(1e-30f64, |largest, x| largest.max(x.abs()));
         let errors: Vec<f64> = found.iter().zip(expected).map(|(f, e)| (f - e).abs() / largest).collect();
         (name.clone(), measure(&errors))
@@ -122,7 +121,7 @@ fn a_trace_in_bf16_is_near_f64() {
         for ((name, found), (_, plain)) in found.iter().zip(plain) {
             let factor = if name.starts_with("grad.") { 3.0 } else { 2.0 };
             let allowed = factor * plain + 1.0 / 1024.0;
-            assert!(!(*found > allowed) && found.is_finite(), "{name}: {found:e}, allowed {allowed:e}, {config:?}");
+            assert!(*found <= allowed, "{name}: {found:e}, allowed {allowed:e}, {config:?}");
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Case {
     run: Run,
     /// What a plain bf16 version computes, where that rounds more than the results: see [`rounded`].
     plain: Option<Run>,
+    /// How many terms of size 1 one number adds up at most, where these are more than the roundings of a result allow for.
+    pub terms: usize,
 }
 
 impl Case {
@@ -114,7 +116,21 @@ impl List {
     ) {
         let shapes = shapes.iter().map(|s| s.to_vec()).collect();
         let dtypes = if op == "adamw" { &BOTH[..1] } else { BOTH };
-        self.0.push(Case { op, label: label.to_string(), shapes, usage, dtypes, run: Box::new(run), plain: None });
+        self.0.push(Case {
+            op,
+            label: label.to_string(),
+            shapes,
+            usage,
+            dtypes,
+            run: Box::new(run),
+            plain: None,
+            terms: 1,
+        });
+    }
+
+    /// The terms of the last case.
+    fn terms(&mut self, terms: usize) {
+        self.0.last_mut().expect("a case before").terms = terms;
     }
 
     /// The plain bf16 version of the last case.

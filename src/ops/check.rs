@@ -71,7 +71,7 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
         let narrow = dtype == DType::Bf16 && found.dtype() != DType::U32;
         let naive = if narrow { naive[i].to_dtype(dtype)? } else { naive[i].clone() };
         let (naive, factor) = (naive.to_f64_vec()?, if i < outputs { 2.0 } else { 3.0 });
-        let allowed = allowed(values[1], &naive, dtype, factor);
+        let allowed = allowed(values[1], &naive, dtype, factor, case.terms);
         for (e, (found, exact)) in values[0].iter().zip(values[1]).enumerate() {
             let same = found == exact || found.is_nan() && exact.is_nan();
             let share = if same { 0.0 } else { (found - exact).abs() / allowed };
@@ -93,7 +93,7 @@ pub fn check(case: &Case, device: &Device, dtype: DType, rng: &mut ChaCha8Rng) -
     Ok(worst)
 }
 
-/// Of the differences of two lists, where both are finite.
+/// The root mean square of the differences of two lists, where both are finite.
 fn root_mean_square(a: &[f64], b: &[f64]) -> f64 {
     let finite = a.iter().zip(b).map(|(a, b)| a - b).filter(|difference| difference.is_finite());
     let (sum, n) = finite.fold((0.0, 0), |(sum, n), difference| (sum + difference * difference, n + 1));
@@ -105,14 +105,18 @@ fn name(i: usize, outputs: usize) -> String {
 }
 
 /// The error that each number may have.
-fn allowed(exact: &[f64], naive: &[f64], dtype: DType, factor: f64) -> f64 {
+fn allowed(exact: &[f64], naive: &[f64], dtype: DType, factor: f64, terms: usize) -> f64 {
     let largest = exact.iter().filter(|x| x.is_finite()).fold(1.0f64, |largest, x| largest.max(x.abs()));
     let bf16 = dtype == DType::Bf16;
     if bf16 && exact.len() >= FEW {
         let errors = exact.iter().zip(naive).map(|(exact, naive)| (exact - naive).abs());
         return factor * errors.filter(|error| error.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
     }
-    if bf16 { ROUNDINGS * 2f64.powi(-8) * largest } else { F32_ROUNDINGS * 2f64.powi(-24) * largest }
+    if bf16 {
+        return ROUNDINGS * 2f64.powi(-8) * largest;
+    }
+    // A running sum of n numbers of size 1 is about √n, and is rounded n times.
+    (F32_ROUNDINGS * largest).max(2.0 * terms as f64) * 2f64.powi(-24)
 }
 
 /// Random cotangents in f64, rounded to the inputs' dtype.

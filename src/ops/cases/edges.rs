@@ -272,6 +272,7 @@ fn tokens(list: &mut List) {
                 let y = [embedding(t, &x[0], &ids)?, embedding(t, &x[0], &ids)?];
                 Ok(y.to_vec())
             });
+            list.terms(2 * n * same.max(2) / 100);
         }
     }
     for (rows, vocab) in [
