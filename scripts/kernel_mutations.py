@@ -132,7 +132,7 @@ def attempt(nvcc, binaries, path, line, text):
     with tempfile.TemporaryDirectory() as scratch:
         sources, folder = Path(scratch) / "kernels", Path(scratch) / "ptx"
         sources.mkdir(), folder.mkdir()
-        for file in KERNELS.glob("*.cu*"):
+        for file in [*KERNELS.glob("*.cu*"), *KERNELS.glob("*.h")]:
             (sources / file.name).write_text(text if file == path else file.read_text())
         stems = affected(path, line)
         for stem in stems:
