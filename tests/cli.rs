@@ -197,6 +197,38 @@ fn inspect_counts_parameters() {
 }
 
 #[test]
+fn inspect_predicts_the_memory_of_training() {
+    let place = Place::new();
+    let text = place.ok(&["inspect", "--preset", "report-80m"]);
+    assert!(text.contains("32 × 768 tokens on a card with 24 GB"), "{text}");
+    let bf16 = text.lines().find(|line| line.starts_with("bf16  ")).unwrap();
+    assert!(bf16.contains("  fits; the largest batch is "), "{bf16}");
+    let text = place.ok(&["inspect", "--preset", "report-80m", "--batch-size", "100000"]);
+    assert_eq!(text.matches("does not fit; the largest batch is ").count(), 4, "{text}");
+
+    let number = |text: &str, name: &str| -> u64 {
+        let line = text.lines().rfind(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line[name.len()..].trim().replace(',', "").parse().unwrap()
+    };
+    let cpu = ["inspect", "--preset", "chapter8", "--device", "cpu", "--seq-len", "80"];
+    let text = place.ok(&cpu);
+    assert!(text.contains("12 × 80 tokens in f32 on cpu"), "{text}");
+    assert_eq!(number(&text, "moments"), 2 * number(&text, "weights"));
+    let parts = ["weights", "moments", "gradients of weights", "activations and their gradients", "workspace"];
+    assert_eq!(parts.map(|part| number(&text, part)).iter().sum::<u64>(), number(&text, "total"));
+    let less = place.ok(&[&cpu[..], &["--recompute"]].concat());
+    assert!(number(&less, "total") < number(&text, "total"), "{less}");
+
+    place.fails(&[&cpu[..], &["--dtype", "bf16"]].concat(), &["found bf16", "expected f32"]);
+    place.refuses(&[&cpu[..], &["--batch-size", "0"]].concat(), &["--batch-size: found 0"]);
+    if cfg!(feature = "cuda") {
+        let text = place.ok(&["inspect", "--preset", "report-80m", "--device", "emulator", "--dtype", "bf16"]);
+        assert!(text.contains("32 × 768 tokens in bf16 on NVIDIA GeForce RTX 4090"), "{text}");
+        assert!(text.contains("GiB fits: 24.0 GiB are free; the largest batch is "), "{text}");
+    }
+}
+
+#[test]
 fn gradcheck_prints_a_verdict_for_each_operator() {
     let text = Place::new().ok(&["gradcheck", "--op", "rms_norm", "--seed", "1"]);
     assert_eq!(text.matches("rms_norm").count(), 1, "{text}");
@@ -219,6 +251,10 @@ fn bad_input_is_one_line_that_says_what_and_where() {
     std::fs::write(place.path("bad.txt"), b"ab\xffcd").unwrap();
     train(&["--data", "bad.txt"], &["bad.txt", "2"]);
     train(&["--data", "text.txt", "--batch-size", "1000000000"], &["GiB", "--batch-size"]);
+    if cfg!(feature = "cuda") {
+        let emulator = ["--data", "text.txt", "--device", "emulator", "--batch-size", "1000000"];
+        train(&emulator, &["24.0 GiB free on NVIDIA", "--batch-size", "--recompute or --dtype bf16"]);
+    }
     train(&["--data", "text.txt", "--seq-len", "18446744073709551615"], &["18446744073709551615"]);
     if cfg!(not(feature = "cuda")) {
         train(&["--data", "text.txt", "--device", "cuda"], &["found cuda", "expected cpu"]); // with it: cli_cuda.rs

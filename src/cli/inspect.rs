@@ -1,16 +1,28 @@
 //! `handgrad inspect`
 
-use super::{argument, load_model, thousands};
+use super::{argument, load_model, parse_device, thousands};
+use crate::device::Device;
+use crate::dtype::DType;
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Transformer, cost};
-use anyhow::Result;
+use crate::train::memory::{Footprint, Step, free_bytes, gib};
+use crate::train::{BadSetting, Placement, Recipe};
+use anyhow::{Result, ensure};
 use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Args)]
-#[group(required = true, multiple = false)]
 pub struct InspectArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    training: Training,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Which {
     /// chapter8, classic, report-80m or report-197m, with the vocabulary of its document
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
@@ -19,15 +31,38 @@ pub struct InspectArgs {
     model: Option<PathBuf>,
 }
 
-/// Prints the counts. Errors: an unknown preset; a model that cannot be read.
+/// The training step whose memory is predicted.
+#[derive(Args)]
+struct Training {
+    /// Predict a training step's memory there [default: of a card with 24 GB, for both types, with and without --recompute]
+    #[arg(long, value_name = "cpu|cuda[:N]|emulator", value_parser = parse_device)]
+    device: Option<String>,
+    /// Number type of activations and weights in training
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"], requires = "device")]
+    dtype: String,
+    /// Sequences in a training step [default: that of the preset]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+    /// Tokens in a training window [default: the model's context]
+    #[arg(long, value_name = "N")]
+    seq_len: Option<usize>,
+    /// Training computes each block's activations again in backward
+    #[arg(long, requires = "device")]
+    recompute: bool,
+}
+
+/// Prints the counts, and the memory of a training step. Errors: an unknown preset; a model that cannot be read; a device
+/// that is not there or does not compute in the type; a window beyond a model's context.
 pub fn run(args: InspectArgs, quiet: bool) -> Result<u8> {
-    let model = match (&args.preset, &args.model) {
+    let model = match (&args.which.preset, &args.which.model) {
         (Some(preset), _) => {
             Transformer::new(&ModelConfig { init: Init::Zeros, ..argument(ModelConfig::preset(preset, None))? }, 0)?
         }
         (None, Some(dir)) => load_model(dir, quiet)?,
         (None, None) => unreachable!("clap asks for one of them"),
     };
+    let (trained, recipe) = setup(&args, &model.config)?;
+    let placement = place(&args.training)?;
     let config = &model.config;
     let t = config.max_seq_len;
     let total = model.parameter_count();
@@ -60,5 +95,92 @@ pub fn run(args: InspectArgs, quiet: bool) -> Result<u8> {
     for (name, value) in rows {
         writeln!(out, "{name:<48} {:>15}", thousands(value))?;
     }
+    writeln!(out)?;
+    match placement {
+        Some(placement) => on_device(&mut out, &trained, &recipe, &placement)?,
+        None => on_a_card(&mut out, &trained, &recipe)?,
+    }
     Ok(0)
+}
+
+/// What would be trained: the model with a context that holds the windows, and the recipe of its preset, or for a model
+/// directory the small one, with what the command line says. Errors: as in training.
+fn setup(args: &InspectArgs, config: &ModelConfig) -> Result<(ModelConfig, Recipe)> {
+    let mut config = config.clone();
+    let base = Recipe::preset(args.which.preset.as_deref().unwrap_or("chapter8"))?;
+    let batch_size = args.training.batch_size.unwrap_or(base.batch_size);
+    let recipe = Recipe { batch_size, seq_len: args.training.seq_len.unwrap_or(config.max_seq_len), ..base };
+    recipe.validate()?;
+    if args.which.preset.is_some() {
+        config.max_seq_len = config.max_seq_len.max(recipe.seq_len);
+        argument(config.validate())?;
+    }
+    let (windows, context) = (recipe.seq_len, config.max_seq_len);
+    ensure!(
+        windows <= context,
+        BadSetting(format!("--seq-len: found {windows}, expected at most the model's context of {context}"))
+    );
+    Ok((config, recipe))
+}
+
+/// Where the training would be, if that was asked. Errors: a device that is not there; bf16 on the CPU.
+fn place(training: &Training) -> Result<Option<Placement>> {
+    let Some(device) = &training.device else { return Ok(None) };
+    let device = Device::open(device)?;
+    let dtype = if training.dtype == "bf16" { DType::Bf16 } else { DType::F32 };
+    ensure!(dtype == DType::F32 || device.gpu().is_some(), "dtype: found {dtype} on {device}, expected f32");
+    Ok(Some(Placement { device, dtype, recompute: training.recompute }))
+}
+
+/// The step on a device, by component, and whether it fits into what is free there.
+fn on_device(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe, placement: &Placement) -> Result<()> {
+    let step = Step::new(config, recipe, placement);
+    let footprint = step.footprint();
+    let Footprint { weights, moments, gradients, activations, workspace } = footprint;
+    let (batch, t) = (recipe.batch_size, recipe.seq_len);
+    let Placement { device, dtype, recompute } = placement;
+    let recomputed = if *recompute { ", --recompute" } else { "" };
+    writeln!(
+        out,
+        "memory of a training step of {batch} × {t} tokens in {dtype} on {device}{recomputed}, bytes at the peak"
+    )?;
+    for (name, bytes) in [
+        ("weights", weights),
+        ("moments", moments),
+        ("gradients of weights", gradients),
+        ("activations and their gradients", activations),
+        ("workspace", workspace),
+        ("total", footprint.total()),
+    ] {
+        writeln!(out, "{name:<48} {:>15}", thousands(bytes as usize))?;
+    }
+    let Some(free) = free_bytes(device) else { return Ok(()) };
+    let verdict = if footprint.total() <= free { "fits" } else { "does not fit" };
+    let (needed, largest) = (gib(footprint.total()), step.largest_batch(free));
+    writeln!(out, "{needed:.1} GiB {verdict}: {:.1} GiB are free; the largest batch is {largest}", gib(free))?;
+    Ok(())
+}
+
+/// The step on a card like the RTX 4090 that is not there: both types, with and without recomputation.
+fn on_a_card(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe) -> Result<()> {
+    const BYTES: f64 = 24e9; // of 24 GiB, the rest is for the driver
+    const MULTIPROCESSORS: usize = 128;
+    let &Recipe { batch_size, seq_len, .. } = recipe;
+    writeln!(
+        out,
+        "memory of a training step of {batch_size} × {seq_len} tokens on a card with 24 GB, bytes at the peak"
+    )?;
+    for dtype in [DType::F32, DType::Bf16] {
+        for recompute in [false, true] {
+            let multiprocessors = MULTIPROCESSORS;
+            let step = Step { config, batch_size, seq_len, dtype, recompute, multiprocessors };
+            let needed = step.footprint().total();
+            let name = format!("{dtype}{}", if recompute { ", --recompute" } else { "" });
+            let verdict = if needed <= BYTES { "fits" } else { "does not fit" };
+            let largest = step.largest_batch(BYTES);
+            let needed = thousands(needed as usize);
+            writeln!(out, "{name:<48} {needed:>15}  {verdict}; the largest batch is {largest}")?;
+        }
+    }
+    Ok(())
 }

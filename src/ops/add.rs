@@ -86,8 +86,8 @@ fn sum_repeats_reference<F: Float>(d_y: &Tensor, shape: &[usize]) -> Result<Tens
 }
 
 /// Rows whose sums are one row of the first stage's result: at least, and so many of these at most.
-const LEAST_CHUNK: usize = 64;
-const MOST_CHUNKS: usize = 128;
+pub(crate) const LEAST_CHUNK: usize = 64;
+pub(crate) const MOST_CHUNKS: usize = 128;
 
 /// Blocks of 32 × 8 threads: `tiles` of columns along x, and the variant.
 fn column_tiles(cols: usize, dtype: DType) -> (usize, Grid) {

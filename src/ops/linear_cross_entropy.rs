@@ -18,9 +18,9 @@ use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
 /// Logits of a chunk at most, unless it is the least number of rows.
-const CHUNK_LOGITS: usize = 1 << 24;
+pub(crate) const CHUNK_LOGITS: usize = 1 << 24;
 /// Rows of a chunk are a multiple of this, a tile of the matrix product.
-const CHUNK_ROWS: usize = 128;
+pub(crate) const CHUNK_ROWS: usize = 128;
 
 /// The mean loss, shape [], of predicting `targets` `[..]` from `hidden` `[.., C]` by the head `weight` `[V,C]`.
 ///
