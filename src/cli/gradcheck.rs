@@ -29,7 +29,7 @@ pub fn run(args: GradcheckArgs) -> Result<u8> {
     let device = args.device.open()?;
     let all = cases();
     let wanted = |case: &&Case| match device {
-        Device::Cpu => !matches!(case.usage, Use::Forward | Use::Count),
+        Device::Cpu => matches!(case.usage, Use::Check | Use::CpuOnly),
         Device::Gpu(_) => matches!(case.usage, Use::Check | Use::Forward),
     };
     let mut ops: Vec<&str> = all.iter().filter(wanted).map(|case| case.op).collect();
