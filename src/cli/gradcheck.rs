@@ -94,7 +94,7 @@ fn on_device(cases: &[&Case], device: &Device, seed: u64) -> Result<(String, Opt
     for dtype in [DType::F32, DType::Bf16] {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut share, mut compared) = (0.0f64, 0);
-        for case in cases.iter().filter(|case| case.runs_in(dtype)) {
+        for case in cases.iter().filter(|case| case.dtypes.contains(&dtype)) {
             let worst = check(case, device, dtype, &mut rng)?;
             (share, compared) = (share.max(worst.share), compared + 1);
             if !worst.passes() && failure.is_none() {

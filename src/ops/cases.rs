@@ -56,11 +56,6 @@ impl Case {
         self.shapes.iter().map(|shape| draw(shape, rng)).collect()
     }
 
-    /// Whether a card computes the operator in `dtype`: AdamW's master weights, moments and gradients are f32.
-    pub fn runs_in(&self, dtype: DType) -> bool {
-        self.op != "adamw" || dtype == DType::F32
-    }
-
     /// The operator's outputs. Error: whatever it returns.
     pub fn run(&self, tape: &mut Tape, inputs: &[Var]) -> Result<Vec<Var>> {
         (self.run)(tape, inputs)
@@ -130,7 +125,7 @@ impl List {
 
     /// The terms of the last case.
     fn terms(&mut self, terms: usize) {
-        self.0.last_mut().expect("a case before").terms = terms;
+        self.last().terms = terms;
     }
 
     /// The plain bf16 version of the last case.
