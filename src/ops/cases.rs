@@ -42,7 +42,8 @@ pub struct Case {
     run: Run,
     /// What a plain bf16 version computes, where that rounds more than the results: see [`rounded`].
     plain: Option<Run>,
-    /// How many terms of size 1 one number adds up at most, where these are more than the roundings of a result allow for.
+    /// Half the roundings of numbers of size 1 that one result may carry, where these are more than what is allowed anyway:
+    /// terms that are added up, or that cancel.
     pub terms: usize,
 }
 
