@@ -1,5 +1,5 @@
 //! One list of cases for every operator: the gradient check by finite differences, the comparisons of the tuned CPU and of a
-//! card with f64 (see [`check`](super::check)), `handgrad gradcheck`, `handgrad kernels` and the test of the counters all run
+//! card with f64 (see [`super::check`]), `handgrad gradcheck`, `handgrad kernels` and the test of the counters all run
 //! it. An operator is tested once it stands here.
 
 mod edges;
