@@ -39,7 +39,10 @@ impl Gpu {
         self.bind("copy to the device")?;
         // SAFETY: the memory is written whole before anybody reads it; `stream` frees it, and waits for the copy first.
         let bytes = unsafe {
-            let address = result::malloc_async(copies.cu_stream(), data.len());
+            let address = match copies.context().has_async_alloc() {
+                true => result::malloc_async(copies.cu_stream(), data.len()),
+                false => result::malloc_sync(data.len()),
+            };
             let address = address.map_err(|error| self.out_of_memory(data.len(), error))?;
             self.stream().upgrade_device_ptr::<u8>(address, data.len())
         };

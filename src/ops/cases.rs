@@ -287,9 +287,15 @@ fn token_cases(list: &mut List) {
             Ok(vec![cross_entropy(t, &x[0], &targets, IGNORE_INDEX)?])
         });
         let (hidden, head) = ([shape[0], 5], [vocab, 5]);
+        let chunked = same.clone();
         list.push("linear_cross_entropy", format!("{label}, C 5"), &[&hidden, &head], move |t, x| {
             Ok(vec![linear_cross_entropy(t, &x[0], &x[1], &same, IGNORE_INDEX)?])
         });
+        if shape[0] > 16 {
+            list.push("linear_cross_entropy", format!("{label}, by 16 rows"), &[&hidden, &head], move |t, x| {
+                Ok(vec![linear_cross_entropy::in_chunks(t, &x[0], &x[1], &chunked, IGNORE_INDEX, 16)?])
+            });
+        }
     }
 }
 

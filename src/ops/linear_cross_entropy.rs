@@ -32,6 +32,20 @@ pub fn linear_cross_entropy(
     targets: &Tensor,
     ignore_index: i32,
 ) -> Result<Var> {
+    let vocab_size = weight.shape().first().copied().unwrap_or(1).max(1);
+    let chunk_rows = (CHUNK_LOGITS / vocab_size).next_multiple_of(CHUNK_ROWS);
+    in_chunks(tape, hidden, weight, targets, ignore_index, chunk_rows)
+}
+
+/// [`linear_cross_entropy`] in chunks of `chunk_rows` rows, at least 1. Errors: as there.
+pub fn in_chunks(
+    tape: &mut Tape,
+    hidden: &Var,
+    weight: &Var,
+    targets: &Tensor,
+    ignore_index: i32,
+    chunk_rows: usize,
+) -> Result<Var> {
     let (h, w) = (hidden.value(), weight.value());
     let ((rows, channels), leading) = (h.rows_cols(), &h.shape()[..h.shape().len().saturating_sub(1)]);
     ensure!(
@@ -42,7 +56,6 @@ pub fn linear_cross_entropy(
         targets.shape()
     );
     let targets = Targets::of_vocabulary(targets, w.shape()[0], &h.device(), ignore_index)?;
-    let chunk_rows = (CHUNK_LOGITS / w.shape()[0]).next_multiple_of(CHUNK_ROWS);
     let flat = h.reshape(&[rows, channels])?;
     let needs = [hidden.needs_gradient(), weight.needs_gradient()];
     let (losses, d_hidden, d_weight) = chunks(&flat, w, &targets, chunk_rows, needs)?;
