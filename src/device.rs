@@ -32,11 +32,6 @@ impl Device {
             Device::Gpu(gpu) => Some(gpu),
         }
     }
-
-    /// Waits for all work submitted so far; on the CPU there is none. Error: what went wrong in it.
-    pub fn synchronize(&self) -> Result<()> {
-        Ok(self.gpu().map_or(Ok(()), Gpu::synchronize)?)
-    }
 }
 
 impl fmt::Display for Device {

@@ -258,7 +258,7 @@ fn bad_input_is_one_line_that_says_what_and_where() {
     train(&["--data", "text.txt", "--seq-len", "18446744073709551615"], &["18446744073709551615"]);
     if cfg!(not(feature = "cuda")) {
         train(&["--data", "text.txt", "--device", "cuda"], &["found cuda", "expected cpu"]); // with it: cli_cuda.rs
-        place.fails(&["kernels", "--kernel", "scale"], &["no CUDA support", "--features cuda"]);
+        place.fails(&["kernels", "--kernel", "scale"], &["without CUDA support", "--features cuda"]);
     }
     train(&["--data", "text.txt", "--dtype", "bf16"], &["found bf16"]);
     place

@@ -13,6 +13,6 @@ pub struct KernelsArgs {
 /// Error: always.
 pub fn run(_: KernelsArgs) -> Result<u8> {
     bail!(
-        "kernels: this build has no CUDA support, expected one: scripts/setup_nvcc.sh, then cargo build --release --features cuda and cargo build --release -p cuda-emulator"
+        "kernels: found a build without CUDA support, expected one with it: scripts/setup_nvcc.sh, then cargo build --release --features cuda and cargo build --release -p cuda-emulator"
     )
 }

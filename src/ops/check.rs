@@ -120,7 +120,7 @@ fn allowed(exact: &[f64], naive: &[f64], dtype: DType, factor: f64, terms: usize
 }
 
 /// Random cotangents in f64, rounded to the inputs' dtype.
-pub fn cotangents(case: &Case, inputs: &[Tensor], rng: &mut ChaCha8Rng) -> Result<Vec<Tensor>> {
+fn cotangents(case: &Case, inputs: &[Tensor], rng: &mut ChaCha8Rng) -> Result<Vec<Tensor>> {
     let dtype = inputs[0].dtype();
     let vars: Vec<Var> = inputs.iter().map(|x| Ok(Var::constant(x.to_dtype(DType::F64)?))).collect::<Result<_>>()?;
     case.run(&mut Tape::inference(), &vars)?.iter().map(|y| normal(y.shape(), rng)?.to_dtype(dtype)).collect()
@@ -141,13 +141,7 @@ fn leaves(tape: &mut Tape, case: &Case, inputs: &[Tensor], device: &Device, dtyp
 }
 
 /// The outputs, then, unless the operator has none, the gradients of all inputs.
-pub fn run(
-    case: &Case,
-    inputs: &[Tensor],
-    cotangents: &[Tensor],
-    device: &Device,
-    dtype: DType,
-) -> Result<Vec<Tensor>> {
+fn run(case: &Case, inputs: &[Tensor], cotangents: &[Tensor], device: &Device, dtype: DType) -> Result<Vec<Tensor>> {
     run_with(Tape::new(), case, &|tape, vars| case.run(tape, vars), inputs, cotangents, device, dtype)
 }
 

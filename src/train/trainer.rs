@@ -144,3 +144,20 @@ pub fn mean_loss(
     }
     Ok(Some((sum / count as f64, count)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_or_a_norm_that_is_not_finite_is_reported_with_its_step() {
+        let report = |loss: f64, norm: f64| {
+            Submitted { step: 7, loss: Tensor::scalar(loss), lr: 1e-3, grad_norm: Tensor::scalar(norm) }.report()
+        };
+        assert_eq!(report(1.5, 0.5).unwrap().grad_norm, 0.5);
+        for (loss, norm, found) in [(f64::NAN, 0.5, "loss NaN"), (1.5, f64::INFINITY, "gradient norm inf")] {
+            let error = report(loss, norm).unwrap_err().to_string();
+            assert!(error.contains("step 7") && error.contains(found), "{error}");
+        }
+    }
+}
