@@ -1,11 +1,12 @@
 //! Training as a whole: deterministic, resumable, undisturbed by evaluation, and safe when a loss goes bad.
 
 use handgrad::data::{TokenRow, random_batch};
+use handgrad::formats::lock::Lock;
 use handgrad::formats::{model_dir, safetensors};
 use handgrad::nn::{ModelConfig, Module, Transformer};
 use handgrad::optim::{AdamW, AdamWConfig, clip_grad_norm};
 use handgrad::tokenizer::Tokenizer;
-use handgrad::train::directory::prepare_out;
+use handgrad::train::directory::{Replace, newest_whole, prepare_out};
 use handgrad::train::run::{Outcome, Run, Silent};
 use handgrad::train::state::{self, Source};
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
@@ -36,8 +37,15 @@ fn trainer(recipe: Recipe) -> Trainer {
 }
 
 fn run(dir: &Path, trainer: Trainer) -> Run {
-    let source = Source { data: None, val_fraction: 0.1, tokens: 900 };
-    Run { out: dir.to_path_buf(), tokenizer: tokenizer(), source, data_name: "text".to_string(), trainer }
+    Run {
+        out: dir.to_path_buf(),
+        tokenizer: tokenizer(),
+        source: Source { val_fraction: 0.1, tokens: 900, ..Source::default() },
+        data_name: "text".to_string(),
+        trainer,
+        id: "0123".to_string(),
+        lock: Lock::take(dir).unwrap(),
+    }
 }
 
 fn run_to_end(dir: &Path, recipe: Recipe) -> Run {
@@ -123,7 +131,7 @@ fn a_step_is_batch_loss_clip_and_adamw_with_the_step_s_learning_rate() {
 fn an_evaluation_is_the_mean_over_every_token() {
     let mut trainer = trainer(Recipe { batch_size: 4, seq_len: 7, ..recipe(5) });
     let mut tokens = vec![];
-    trainer.validation.read(0..41, &mut tokens); // a whole batch, a batch of one row, a short row: 28, 7 and 5 targets
+    trainer.validation.read(0..41, &mut tokens).unwrap(); // a whole batch, a batch of one row, a short row: 28, 7 and 5 targets
     trainer.validation = tokens.clone().into();
     let mut losses = vec![];
     for start in (0..40).step_by(7) {
@@ -280,20 +288,38 @@ fn a_resumed_run_is_the_same_run() {
 }
 
 #[test]
-fn a_checkpoint_torn_by_a_crash_is_refused() {
+fn files_of_different_checkpoints_or_with_a_flipped_bit_are_no_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let recipe = Recipe { save_every: 3, ..recipe(6) };
     run_to_end(dir.path(), recipe.clone());
-    let state = state::read(dir.path()).unwrap();
-    for file in ["model.safetensors", "optimizer.safetensors"] {
-        let (new, old) = (dir.path().join(file), dir.path().join("step-000003").join(file));
-        let good = std::fs::read(&new).unwrap();
-        std::fs::copy(&old, &new).unwrap(); // the crash came before this file was replaced
-        let error = state::restore(dir.path(), &state, &mut trainer(recipe.clone())).unwrap_err().to_string();
-        assert!(error.contains("Some(3)") && error.contains("Some(6)") && error.contains("earlier"), "{error}");
-        std::fs::write(&new, good).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    run_to_end(other.path(), Recipe { seed: 9, ..recipe.clone() });
+    for file in ["config.json", "model.safetensors", "optimizer.safetensors"] {
+        let path = dir.path().join(file);
+        let good = std::fs::read(&path).unwrap();
+        let flipped = |bit: usize| {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes
+        };
+        let bad = [
+            std::fs::read(dir.path().join("step-000003").join(file)).unwrap(),
+            std::fs::read(other.path().join(file)).unwrap(), // of the same step
+            flipped(8 * good.len() - 9),
+            flipped(8 * good.len() / 2),
+        ];
+        for bytes in bad.iter().filter(|bytes| **bytes != good) {
+            std::fs::write(&path, bytes).unwrap();
+            let error = state::read_whole(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(file) && error.contains("SHA-256"), "{error}");
+            let mut warnings = vec![];
+            let (found, _) = newest_whole(dir.path(), &mut |line| warnings.push(line.to_string())).unwrap();
+            assert_eq!((found.step, found.name), (3, dir.path().join("step-000003")));
+            assert!(warnings.len() == 1 && warnings[0].contains(file), "{warnings:?}");
+        }
+        std::fs::write(&path, good).unwrap();
     }
-    state::restore(dir.path(), &state, &mut trainer(recipe)).unwrap();
+    assert_eq!(newest_whole(dir.path(), &mut |line| panic!("{line}")).unwrap().0.step, 6);
 }
 
 #[test]
@@ -324,27 +350,43 @@ fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
 fn the_output_directory_is_checked_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("a/b");
-    prepare_out(&out, false).unwrap();
-    prepare_out(&out, false).unwrap(); // still empty
-    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
+    let prepare = |out: &Path, replace| prepare_out(out, replace, "0123").map(|_| ()).map_err(|e| format!("{e:#}"));
+    prepare(&out, Replace::Nothing).unwrap();
+    prepare(&out, Replace::Nothing).unwrap(); // still without anything to lose
+    let names = |out: &Path| {
+        let mut names: Vec<_> = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&out), ["run.json"]);
+    let held = Lock::take(&out).unwrap();
+    assert!(prepare(&out, Replace::Any).unwrap_err().contains("another handgrad"));
+    drop(held);
 
     run_to_end(&out, recipe(1));
-    let error = prepare_out(&out, false).unwrap_err().to_string();
-    assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
+    for replace in [Replace::Nothing, Replace::WithoutCheckpoint] {
+        let error = prepare(&out, replace).unwrap_err();
+        assert!(error.contains("found a training run") && error.contains("--overwrite"), "{error}");
+    }
     std::fs::create_dir(out.join("step-000009")).unwrap();
+    std::fs::write(out.join(".latest.tmp-1-2"), "left over").unwrap();
+    std::fs::create_dir(out.join(".step-000009.tmp-1-3")).unwrap();
+    std::fs::write(out.join("notes.txt"), "mine").unwrap();
+    prepare(&out, Replace::Any).unwrap();
+    assert_eq!(names(&out), ["notes.txt", "run.json"], "the old run goes, other files stay");
+
     let kept = dir.path().join("kept");
     std::fs::create_dir_all(kept.join("step-000010")).unwrap();
-    assert!(prepare_out(&kept, false).is_err(), "an intermediate checkpoint is a run too");
-    std::fs::write(out.join("notes.txt"), "mine").unwrap();
-    prepare_out(&out, true).unwrap();
-    let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["notes.txt"], "the old run goes, other files stay");
+    prepare(&kept, Replace::WithoutCheckpoint).expect_err("an intermediate checkpoint is a run too");
+    std::fs::remove_dir(kept.join("step-000010")).unwrap();
+    std::fs::write(kept.join("metrics.jsonl"), "{}").unwrap();
+    assert!(prepare(&kept, Replace::Nothing).unwrap_err().contains("before its first checkpoint"));
+    prepare(&kept, Replace::WithoutCheckpoint).unwrap();
 
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
-    let error = prepare_out(&file, true).unwrap_err().to_string();
-    assert!(error.contains("found a file"), "{error}");
-    assert!(prepare_out(&file.join("below"), false).is_err());
+    assert!(prepare(&file, Replace::Any).unwrap_err().contains("found a file"));
+    prepare(&file.join("below"), Replace::Nothing).unwrap_err();
 }
 
 #[test]

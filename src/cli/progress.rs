@@ -79,6 +79,10 @@ impl Observer for Progress {
     fn saved(&mut self, step: usize, dir: &Path) {
         self.say(&format!("step {step}: saved {}", dir.display()));
     }
+
+    fn warning(&mut self, line: &str) {
+        self.say(&format!("handgrad: warning: {line}"));
+    }
 }
 
 impl Progress {

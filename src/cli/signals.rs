@@ -1,6 +1,6 @@
-//! Ctrl-C and SIGTERM: the first asks the work to end cleanly, the second ends the process at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first asks the work to end cleanly, the second ends the process at once.
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,9 @@ pub fn install() {
     }
     let signal = SIGNAL.get_or_init(|| Arc::new(AtomicUsize::new(0)));
     let again = Arc::new(AtomicBool::new(false));
-    for number in [SIGINT, SIGTERM] {
+    // nohup has a process ignore the end of its terminal: it goes on then.
+    let hangup = Some(SIGHUP).filter(|_| !ignores(SIGHUP));
+    for number in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // In this order: a second signal finds `again` set by the first and exits.
         let installed = flag::register_conditional_shutdown(number, 128 + number, again.clone())
             .and_then(|_| flag::register(number, again.clone()))
@@ -23,6 +25,13 @@ pub fn install() {
             super::note(&format!("handgrad: interrupts will end the process at once: {error}"));
         }
     }
+}
+
+/// Whether the process was started with a signal ignored (Linux).
+fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored & (1 << (signal - 1)) != 0)
 }
 
 /// Whether a signal came.

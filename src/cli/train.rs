@@ -1,12 +1,12 @@
 //! `handgrad train`
 
 use super::progress::Progress;
-use super::{ComputeArgs, argument, signals, thousands, warn};
+use super::{ComputeArgs, argument, say, signals, thousands, warn};
 use crate::data::TokenRow;
 use crate::formats::config_json;
 use crate::nn::Module;
 use crate::optim::AdamW;
-use crate::train::{Model, Outcome, Placement, Recipe, Run, Setup, Trainer, VAL_FRACTION};
+use crate::train::{Model, Outcome, Placement, Recipe, Resume, Run, Setup, Trainer, VAL_FRACTION};
 use anyhow::{Result, bail};
 use clap::{Args, Command};
 use serde_json::Value;
@@ -34,9 +34,9 @@ pub struct TrainArgs {
     /// Replace a training run that --out holds
     #[arg(long)]
     pub overwrite: bool,
-    /// Continue the run of a checkpoint with its model, data and recipe; --out, --steps and the flags on evaluating, saving
-    /// and logging may be given anew
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "data", "tokenizer", "overwrite", "val_fraction",
+    /// Continue a run behind its newest whole checkpoint, or behind the one named, with its model, data and recipe; --out,
+    /// --steps, the flags on evaluating, saving and logging, and the place of the same --data may be given anew
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "tokenizer", "overwrite", "val_fraction",
         "batch_size", "seq_len", "lr", "min_lr", "warmup", "weight_decay", "clip", "beta1", "beta2", "seed"])]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
@@ -110,9 +110,12 @@ pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
     let placement =
         Placement { device: args.compute.device.open()?, dtype: args.compute.dtype(), recompute: args.recompute };
     let mut run = match &args.resume {
-        Some(dir) => {
+        Some(from) => {
             let change = |recipe| args.recipe.apply(recipe);
-            Run::resume(dir, args.out.as_deref(), change, &placement, &mut |warning| warn(warning, quiet))?
+            let resume = Resume { from, out: args.out.as_deref(), data: args.data.as_deref(), placement };
+            let (run, checkpoint) = Run::resume(&resume, change, &mut |warning| warn(warning, quiet))?;
+            say(&format!("going on behind step {} of {}", checkpoint.step, checkpoint.name.display()), quiet);
+            run
         }
         None => start(&args, placement)?,
     };

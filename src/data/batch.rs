@@ -16,36 +16,41 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Windows of `t` tokens at the given starts, each of which has `t + 1` tokens from there on.
-    fn windows(tokens: &(impl TokenRow + ?Sized), starts: impl Iterator<Item = usize>, t: usize) -> Batch {
+    /// Windows of `t` tokens at the given starts, each of which has `t + 1` tokens from there on. Error: a file that
+    /// cannot be read any more.
+    fn windows(tokens: &(impl TokenRow + ?Sized), starts: impl Iterator<Item = usize>, t: usize) -> Result<Batch> {
         let (mut ids, mut targets, mut rows) = (Vec::new(), Vec::new(), 0);
         let mut window = Vec::with_capacity(t + 1);
         for start in starts {
             window.clear();
-            tokens.read(start..start + t + 1, &mut window);
+            tokens.read(start..start + t + 1, &mut window)?;
             ids.extend_from_slice(&window[..t]);
             targets.extend_from_slice(&window[1..]);
             rows += 1;
         }
-        let tensor = |data| Tensor::from_vec::<u32>(data, &[rows, t]).expect("t ids in every row");
-        Batch { ids: tensor(ids), targets: tensor(targets) }
+        let tensor = |data| Tensor::from_vec::<u32>(data, &[rows, t]);
+        Ok(Batch { ids: tensor(ids)?, targets: tensor(targets)? })
     }
 }
 
 /// `batch` windows of `t` tokens, each starting anywhere with the same probability, so windows may overlap and repeat.
 /// The starts are `0..n-t` for `n` tokens: the last window's last target is the last token.
-/// Error: fewer than `t + 1` tokens, or a size of 0.
+/// Error: fewer than `t + 1` tokens, a size of 0, or a file that cannot be read any more.
 pub fn random_batch(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize, rng: &mut ChaCha8Rng) -> Result<Batch> {
     check_sizes(batch, t)?;
     check_length("tokens", tokens.len(), t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
     let starts = tokens.len() - t;
-    Ok(Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t))
+    Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t)
 }
 
 /// Batches in order that predict every token after the first exactly once, for a loss over a whole text: first all whole
 /// batches, of which neighbours share one token, the last target of a row and the first id of the next; then a batch of fewer rows, then a single row of fewer tokens, the last two only if something is left.
-/// Error: fewer than 2 tokens, or a size of 0.
-pub fn whole_batches(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize) -> Result<impl Iterator<Item = Batch>> {
+/// Errors: fewer than 2 tokens, or a size of 0; of a batch, a file that cannot be read any more.
+pub fn whole_batches(
+    tokens: &(impl TokenRow + ?Sized),
+    batch: usize,
+    t: usize,
+) -> Result<impl Iterator<Item = Result<Batch>>> {
     check_sizes(batch, t)?;
     check_length("tokens", tokens.len(), 2, "one id and the token after it")?;
     let targets = tokens.len() - 1;

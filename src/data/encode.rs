@@ -5,8 +5,10 @@
 //! shard ended (`progress.json` says where) and writes what it would have written.
 
 use super::corpus::list;
-use super::progress::{EncodingPlan, InputFile, Progress, begin, lock, save};
+use super::progress::{EncodingPlan, InputFile, Progress, begin, save};
 use super::shard::{self, Format};
+use crate::formats::atomic;
+use crate::formats::lock::Lock;
 use crate::tokenizer::bpe::{Specials, cuts};
 use crate::tokenizer::{SpecialText, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
@@ -77,8 +79,8 @@ pub fn encode(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Progress> {
     let format = Format::of(tokenizer);
-    fs::create_dir_all(out).with_context(|| format!("{}: cannot be made", out.display()))?;
-    let _lock = lock(out)?;
+    atomic::make_directories(out)?;
+    let _lock = Lock::take(out)?;
     let mut state = begin(plan(files, settings, format)?, out, tokenizer, format)?;
     let done_before: u64 = state.plan.files[..state.file].iter().map(|source| source.bytes).sum();
     progress(done_before + state.offset);

@@ -37,7 +37,7 @@ pub struct Findings {
 }
 
 /// Reads all shards once. `samples` documents are drawn with `seed`. `progress` hears how many ids have been read since
-/// it was last called. Error: an id that the tokenizer does not know.
+/// it was last called. Errors: an id that the tokenizer does not know; a file that cannot be read any more.
 pub fn inspect(
     shards: &ShardSet,
     tokenizer: &Tokenizer,
@@ -51,7 +51,7 @@ pub fn inspect(
     while at < shards.len() {
         let end = shards.len().min(at + BLOCK);
         ids.clear();
-        shards.read(at..end, &mut ids);
+        shards.read(at..end, &mut ids)?;
         look.block(&ids)?;
         progress((end - at) as u64);
         at = end;

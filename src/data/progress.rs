@@ -3,9 +3,9 @@
 use super::shard::{self, Format};
 use crate::formats::{atomic, read_json, tokenizer_json, write_json};
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -58,31 +58,6 @@ impl InputFile {
         // progress.json is text.
         ensure!(path.to_str().is_some(), "{}: found a name that is not UTF-8, expected another", path.display());
         Ok(InputFile { path: std::path::absolute(path)?, bytes: meta.len(), changed: changed.as_nanos() as u64 })
-    }
-}
-
-/// A directory that other runs are kept out of.
-pub(super) struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Closing alone would leave the lock to a process that another thread has just forked, until that one executes.
-        let _ = self.0.unlock();
-    }
-}
-
-/// Keeps other runs out of the directory until it is dropped. Errors: another run is in it; it cannot be opened.
-pub(super) fn lock(out: &Path) -> Result<Lock> {
-    let directory = File::open(out).with_context(|| format!("{}: cannot be read", out.display()))?;
-    match directory.try_lock() {
-        // Some file systems have no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(Lock(directory)),
-        Err(TryLockError::WouldBlock) => {
-            bail!(
-                "{}: found another handgrad data encode at work, expected a directory of this one's own",
-                out.display()
-            )
-        }
     }
 }
 

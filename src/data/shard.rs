@@ -16,9 +16,9 @@
 use crate::formats::{atomic, tokenizer_json};
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, ensure};
-use memmap2::Mmap;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"HGTOKENS";
@@ -91,10 +91,11 @@ pub fn write(path: &Path, format: Format, ids: &[u32]) -> Result<()> {
     })
 }
 
-/// One file of ids, mapped.
+/// One file of ids. It is opened anew for each read: there may be more shards than a process may hold open. It is never
+/// mapped: if it were cut short then, the system would end the process.
 #[derive(Debug)]
 struct Shard {
-    map: Mmap,
+    path: PathBuf,
     width: usize,
     count: usize,
 }
@@ -108,14 +109,14 @@ impl Shard {
         let size = file.metadata().with_context(|| format!("{place}: cannot be read"))?.len();
         ensure!(size > 0, "{place}: found an empty file, no tokens in it");
         ensure!(size >= HEADER as u64, "{place}: found {size} bytes, expected a header of {HEADER} at least");
-        // SAFETY: the map is only read. Shards are written under another name and renamed, so none shrinks while it is
-        // mapped unless someone cuts it by hand; then the system ends this process.
-        let map = unsafe { Mmap::map(&file) }.with_context(|| format!("{place}: cannot be mapped"))?;
-        let number = |range: Range<usize>| map[range].iter().rev().fold(0u64, |all, &byte| all << 8 | u64::from(byte));
+        let mut header = [0; HEADER];
+        file.read_exact_at(&mut header, 0).with_context(|| format!("{place}: cannot be read"))?;
+        let number =
+            |range: Range<usize>| header[range].iter().rev().fold(0u64, |all, &byte| all << 8 | u64::from(byte));
         ensure!(
-            map[..8] == MAGIC[..],
+            header[..8] == MAGIC[..],
             "{place}: found {:?}, expected {:?}",
-            map[..8].escape_ascii().to_string(),
+            header[..8].escape_ascii().to_string(),
             "HGTOKENS"
         );
         let (version, width, count) = (number(8..12), number(12..16), number(16..24));
@@ -133,16 +134,21 @@ impl Shard {
             made_by == fingerprint,
             "{place}: found ids of another tokenizer ({made_by:016x}), expected those of {fingerprint:016x}"
         );
-        Ok(Shard { map, width: width as usize, count: count as usize })
+        Ok(Shard { path: path.to_path_buf(), width: width as usize, count: count as usize })
     }
 
-    /// Appends ids `range`.
-    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) {
-        let bytes = &self.map[HEADER + range.start * self.width..HEADER + range.end * self.width];
+    /// Appends ids `range`. Error: the file is gone or was cut short since it was opened.
+    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
+        let mut bytes = vec![0; range.len() * self.width];
+        let start = (HEADER + range.start * self.width) as u64;
+        File::open(&self.path).and_then(|file| file.read_exact_at(&mut bytes, start)).with_context(|| {
+            format!("{}: cannot be read, expected ids {} to {}", self.path.display(), range.start, range.end)
+        })?;
         match self.width {
             2 => out.extend(bytes.chunks_exact(2).map(|id| u32::from(u16::from_le_bytes([id[0], id[1]])))),
             _ => out.extend(bytes.chunks_exact(4).map(|id| u32::from_le_bytes([id[0], id[1], id[2], id[3]]))),
         }
+        Ok(())
     }
 }
 
@@ -155,7 +161,7 @@ pub struct ShardSet {
 }
 
 impl ShardSet {
-    /// Maps the shards of `dir`, which `tokenizer` must have made. Errors: no shard, a gap in their numbers, one that
+    /// Opens the shards of `dir`, which `tokenizer` must have made. Errors: no shard, a gap in their numbers, one that
     /// is damaged, no ids in any. One without ids among others is passed over.
     pub fn open(dir: &Path, tokenizer: &Tokenizer) -> Result<ShardSet> {
         let fingerprint = tokenizer_json::fingerprint(tokenizer);
@@ -180,15 +186,16 @@ impl ShardSet {
         self.len() == 0
     }
 
-    /// Appends ids `range` of the row.
-    pub fn read(&self, range: Range<usize>, out: &mut Vec<u32>) {
+    /// Appends ids `range` of the row. Error: a file is gone or was cut short since it was opened.
+    pub fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
         let mut at = range.start;
         let mut shard = self.starts.partition_point(|&start| start <= at) - 1;
         while at < range.end {
             let end = range.end.min(self.starts[shard + 1]);
-            self.shards[shard].read(at - self.starts[shard]..end - self.starts[shard], out);
+            self.shards[shard].read(at - self.starts[shard]..end - self.starts[shard], out)?;
             (at, shard) = (end, shard + 1);
         }
+        Ok(())
     }
 }
 

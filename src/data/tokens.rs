@@ -1,8 +1,14 @@
-//! A row of token ids, in memory or in mapped shards, of which a part may be all that is seen.
+//! A row of token ids, in memory or in shards, of which a part may be all that is seen.
 
 use super::shard::ShardSet;
+use anyhow::Result;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Ids of which [`Tokens::fingerprint`] hashes each piece alone.
+const PIECE: usize = 1 << 20;
 
 /// Ids that windows are cut from.
 pub trait TokenRow {
@@ -12,8 +18,8 @@ pub trait TokenRow {
         self.len() == 0
     }
 
-    /// Appends the ids of `range`, which lies within the row.
-    fn read(&self, range: Range<usize>, out: &mut Vec<u32>);
+    /// Appends the ids of `range`, which lies within the row. Error: a file that cannot be read any more.
+    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()>;
 }
 
 impl TokenRow for [u32] {
@@ -21,8 +27,9 @@ impl TokenRow for [u32] {
         <[u32]>::len(self)
     }
 
-    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) {
+    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
         out.extend_from_slice(&self[range]);
+        Ok(())
     }
 }
 
@@ -31,8 +38,9 @@ impl TokenRow for Vec<u32> {
         self.as_slice().len()
     }
 
-    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) {
+    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
         out.extend_from_slice(&self[range]);
+        Ok(())
     }
 }
 
@@ -68,6 +76,22 @@ impl Tokens {
         let part = |range: Range<usize>| Tokens { store: self.store.clone(), range };
         (part(self.range.start..middle), part(middle..self.range.end))
     }
+
+    /// Tells rows apart: SHA-256 in hexadecimal, the same however the ids are stored. It is the hash of the hashes of
+    /// pieces of 2^20 ids, 4 bytes little-endian each, so that all threads can work at it. Error: a file that cannot be
+    /// read any more.
+    pub fn fingerprint(&self) -> Result<String> {
+        let piece = |start: usize| {
+            let mut ids = Vec::new();
+            self.read(start..self.len().min(start + PIECE), &mut ids)?;
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            Ok(Sha256::digest(&bytes))
+        };
+        let hashes: Vec<_> =
+            (0..self.len().div_ceil(PIECE)).into_par_iter().map(|n| piece(n * PIECE)).collect::<Result<_>>()?;
+        let hash = Sha256::digest(hashes.as_flattened());
+        Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
 }
 
 impl TokenRow for Tokens {
@@ -75,11 +99,11 @@ impl TokenRow for Tokens {
         self.range.len()
     }
 
-    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) {
+    fn read(&self, range: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
         let range = self.range.start + range.start..self.range.start + range.end;
         assert!(range.end <= self.range.end, "a range within the row");
         match &self.store {
-            Store::Memory(ids) => out.extend_from_slice(&ids[range]),
+            Store::Memory(ids) => ids.read(range, out),
             Store::Shards(shards) => shards.read(range, out),
         }
     }

@@ -1,8 +1,9 @@
-//! Writing a file so that its name always leads to a complete file, old or new.
+//! Writing a file, a directory or a link so that its name always leads to something complete, old or new.
 //!
 //! The bytes go to a temporary file in the same directory, which is flushed to the disk, renamed over the old file, and the
 //! directory is flushed too. A process that dies on the way leaves only a temporary file, which [`clean`] removes; a power
-//! cut cannot leave a name that leads to bytes that never reached the disk.
+//! cut cannot leave a name that leads to bytes that never reached the disk. A directory is made in the same way: filled
+//! under a temporary name, then renamed.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
@@ -26,10 +27,7 @@ pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn W
     survive_file_size_limit();
     let temporary = temporary_path(path)
         .with_context(|| format!("{}: cannot be written, expected a path that ends in a file name", path.display()))?;
-    let result = fill(&temporary, body).and_then(|()| {
-        fs::rename(&temporary, path)?;
-        Ok(File::open(parent(path))?.sync_all()?)
-    });
+    let result = fill(&temporary, body).and_then(|()| rename(&temporary, path));
     result
         .inspect_err(|_| {
             // The reason for the failure matters more than whether the leftover could be removed.
@@ -41,17 +39,76 @@ pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn W
         })
 }
 
-/// Removes temporary files that interrupted writes left in `directory`, not in directories below it. Call it where nothing
-/// else is writing there. Error: the directory cannot be listed or a file cannot be removed.
+/// Makes the directory `path` with what `body` writes into the directory that it is given. One that is there already goes
+/// when the new one is complete. On an error the old one is untouched and nothing is left of the new one. Error: the path
+/// and the reason, the system's or that of `body`.
+pub fn directory(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let place = || format!("{}: cannot be written", path.display());
+    let temporary = temporary_path(path).with_context(place)?;
+    let fill = || -> Result<()> {
+        fs::create_dir(&temporary)?;
+        body(&temporary)?;
+        flush(&temporary)?;
+        remove(path)?;
+        rename(&temporary, path)
+    };
+    fill()
+        .inspect_err(|_| {
+            let _ = remove(&temporary);
+        })
+        .with_context(place)
+}
+
+/// Makes `path` a link to `target`, in place of what it was before; a directory is not replaced. Error: the file system has
+/// no links, or the path cannot be written.
+pub fn link(path: &Path, target: &Path) -> Result<()> {
+    let place = || format!("{}: cannot be made a link to {}", path.display(), target.display());
+    let temporary = temporary_path(path).with_context(place)?;
+    std::os::unix::fs::symlink(target, &temporary).with_context(place)?;
+    rename(&temporary, path)
+        .inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })
+        .with_context(place)
+}
+
+/// Makes a directory and those above it that are missing. Error: one of them cannot be made.
+pub fn make_directories(path: &Path) -> Result<()> {
+    let missing: Vec<&Path> =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+    missing.iter().try_for_each(|made| flush(parent(made)))
+}
+
+/// Removes a file, a link, or a directory with all that is in it; what is not there is no error. Error: it cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    let removed = if meta.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.with_context(|| format!("{}: cannot be removed", path.display()))
+}
+
+/// Removes what interrupted writes left in `directory`, not in directories below it. Call it where nothing else is writing
+/// there. Error: the directory cannot be listed or something in it cannot be removed.
 pub fn clean(directory: &Path) -> Result<()> {
     let place = || format!("{}: leftover temporary files cannot be removed", directory.display());
     for entry in fs::read_dir(directory).with_context(place)? {
         let entry = entry.with_context(place)?;
         if entry.file_name().to_str().is_some_and(is_temporary) {
-            fs::remove_file(entry.path()).with_context(place)?;
+            remove(&entry.path()).with_context(place)?;
         }
     }
     Ok(())
+}
+
+/// Gives `from` the name `to`, for good.
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to)?;
+    flush(parent(to))
+}
+
+/// Brings to the disk which names a directory holds.
+fn flush(directory: &Path) -> Result<()> {
+    Ok(File::open(directory)?.sync_all()?)
 }
 
 /// Creates the file, lets `body` write it, and flushes it to the disk.

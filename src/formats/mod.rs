@@ -7,10 +7,12 @@
 //! | `tokenizer.json`    | [`tokenizer_json`] |
 //! | tiktoken's ranks    | [`tiktoken`] |
 //!
-//! Everything is written through [`atomic`]: a file is its old self or its new self, whatever happens meanwhile.
+//! Everything is written through [`atomic`]: a file is its old self or its new self, whatever happens meanwhile. [`lock`]
+//! keeps two processes from writing one directory.
 
 pub mod atomic;
 pub mod config_json;
+pub mod lock;
 pub mod model_dir;
 pub mod rope_layout;
 pub mod safetensors;

@@ -2,33 +2,31 @@
 
 use super::StepReport;
 use crate::formats::atomic;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Appends lines to a run's metrics; each line is written whole.
+/// Appends lines to a run's metrics. What a full disk does not take is kept for later.
 pub struct Metrics {
     path: PathBuf,
     file: File,
+    pending: Vec<u8>,
 }
 
 impl Metrics {
     /// Starts the file anew, or goes on behind step `keep_through`, dropping lines of later steps. Error: it cannot be
     /// read or written.
     pub fn open(path: &Path, keep_through: Option<usize>) -> Result<Metrics> {
-        let kept = match keep_through {
-            Some(step) => lines_through(path, step)?,
-            None => String::new(),
-        };
-        atomic::write(path, |file| Ok(file.write_all(kept.as_bytes())?))?;
+        let kept = keep_through.map_or(Ok(vec![]), |step| lines_through(path, step))?;
+        atomic::write(path, |file| Ok(file.write_all(&kept)?))?;
         let context = || format!("{}: cannot be written", path.display());
         let file = OpenOptions::new().append(true).open(path).with_context(context)?;
-        Ok(Metrics { path: path.to_path_buf(), file })
+        Ok(Metrics { path: path.to_path_buf(), file, pending: vec![] })
     }
 
-    /// A step's line; `tokens`: those of all steps so far. Error: it cannot be written.
+    /// A step's line; `tokens`: those of all steps so far. Error: it is not written yet.
     pub fn step(&mut self, report: &StepReport, tokens: usize, tokens_per_s: f64) -> Result<()> {
         self.line(json!({
             "step": report.step, "tokens": tokens, "loss": report.loss, "lr": report.lr,
@@ -36,14 +34,31 @@ impl Metrics {
         }))
     }
 
-    /// The line of an evaluation after `step`; `val_loss`: the mean over its tokens. Error: it cannot be written.
+    /// The line of an evaluation after `step`; `val_loss`: the mean over its tokens. Error: it is not written yet.
     pub fn evaluation(&mut self, step: usize, tokens: usize, val_loss: f64) -> Result<()> {
         self.line(json!({ "step": step, "tokens": tokens, "val_loss": val_loss }))
     }
 
     fn line(&mut self, object: serde_json::Value) -> Result<()> {
-        let line = format!("{object}\n");
-        self.file.write_all(line.as_bytes()).with_context(|| format!("{}: cannot be written", self.path.display()))
+        self.pending.extend(format!("{object}\n").bytes());
+        self.write()
+    }
+
+    /// Writes what is pending, from the byte where the disk left off.
+    fn write(&mut self) -> Result<()> {
+        while !self.pending.is_empty() {
+            let place = || format!("{}: cannot be written", self.path.display());
+            let written = self.file.write(&self.pending).with_context(place)?;
+            ensure!(written > 0, "{}: the disk takes no more", place());
+            self.pending.drain(..written);
+        }
+        Ok(())
+    }
+
+    /// Brings all lines to the disk. Error: they are not there yet.
+    pub fn flush(&mut self) -> Result<()> {
+        self.write()?;
+        self.file.sync_all().with_context(|| format!("{}: cannot be written", self.path.display()))
     }
 }
 
@@ -56,17 +71,18 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     atomic::write(to, |file| Ok(file.write_all(&lines)?))
 }
 
-fn lines_through(path: &Path, step: usize) -> Result<String> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+/// The lines up to those of `step`; damaged ones are left out.
+fn lines_through(path: &Path, step: usize) -> Result<Vec<u8>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => vec![],
         Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", path.display())),
     };
-    let kept = text.lines().filter(|line| {
-        let object: Option<serde_json::Value> = serde_json::from_str(line).ok();
+    let kept = bytes.split(|&byte| byte == b'\n').filter(|line| {
+        let object: Option<serde_json::Value> = serde_json::from_slice(line).ok();
         object.is_some_and(|object| object["step"].as_u64().is_some_and(|found| found <= step as u64))
     });
-    Ok(kept.map(|line| format!("{line}\n")).collect())
+    Ok(kept.flat_map(|line| [line, b"\n"].concat()).collect())
 }
 
 #[cfg(test)]

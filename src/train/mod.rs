@@ -15,5 +15,5 @@ pub mod trainer;
 
 pub use recipe::{BadSetting, Recipe};
 pub use run::{Observer, Outcome, Run};
-pub use start::{Model, Placement, Setup, VAL_FRACTION};
+pub use start::{Model, Placement, Resume, Setup, VAL_FRACTION};
 pub use trainer::{StepReport, Submitted, Trainer};

@@ -1,10 +1,11 @@
 //! A whole training run (report §7.1): steps, logs, evaluations, checkpoints, and a clean end when interrupted.
 
-use super::directory::last_checkpoint;
+use super::directory::{self, checkpoints};
 use super::metrics::Metrics;
-use super::state::{self, Source};
+use super::state::{self, Source, TrainerState};
 use super::{StepReport, Trainer};
 use crate::device::Device;
+use crate::formats::lock::Lock;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,10 @@ pub struct Run {
     /// The data as messages name it.
     pub data_name: String,
     pub trainer: Trainer,
+    /// Tells the run from others: a hash of what it began with. Saved with every checkpoint.
+    pub id: String,
+    /// Keeps other processes out of `out`.
+    pub lock: Lock,
 }
 
 /// Who watches a run. Every method does nothing unless it is given.
@@ -31,6 +36,8 @@ pub trait Observer {
     fn evaluated(&mut self, _step: usize, _val_loss: f64) {}
     /// After a checkpoint was written.
     fn saved(&mut self, _step: usize, _dir: &Path) {}
+    /// What went wrong without ending the run.
+    fn warning(&mut self, _line: &str) {}
 }
 
 /// Watches nothing.
@@ -49,12 +56,15 @@ pub enum Outcome {
 impl Run {
     /// Trains to the recipe's last step. `interrupted` is asked after each step and before each evaluation batch.
     ///
-    /// Errors: a loss or gradient that is not finite, a full disk; checkpoints written before stay as they are.
+    /// A checkpoint or a line of metrics that cannot be written is a warning, and is tried again with the next one.
+    ///
+    /// Errors: a loss, gradient or weight that is not finite; the last checkpoint, or that of an interrupt, cannot be
+    /// written. Checkpoints written before stay as they are.
     pub fn train(&mut self, observer: &mut dyn Observer, interrupted: &dyn Fn() -> bool) -> Result<Outcome> {
         let recipe = self.trainer.recipe.clone();
         let due = |every: usize, step: usize| every > 0 && step.is_multiple_of(every);
         let resumed = (self.trainer.step > 0).then_some(self.trainer.step);
-        let mut metrics = Metrics::open(&self.out.join("metrics.jsonl"), resumed)?;
+        let mut metrics = Metrics::open(&directory::metrics(&self.out), resumed)?;
         let mut clock = Clock::start();
         let mut submitted = vec![];
         while self.trainer.step < recipe.steps {
@@ -68,7 +78,8 @@ impl Run {
                 let reports = reports.with_context(|| self.what_is_left())?;
                 reports.iter().for_each(|report| observer.step(report, clock.tokens_per_s()));
                 if let Some(report) = reports.last().filter(|_| last || log) {
-                    metrics.step(report, step * self.trainer.tokens_per_step(), clock.tokens_per_s())?;
+                    let tokens = step * self.trainer.tokens_per_step();
+                    warn(metrics.step(report, tokens, clock.tokens_per_s()), observer);
                     clock = Clock::start();
                 }
             }
@@ -77,21 +88,22 @@ impl Run {
                 self.evaluate(&mut metrics, observer, interrupted)?;
             }
             if interrupted() {
-                return self.interrupt();
+                return self.interrupt(&mut metrics);
             }
             if !last && due(recipe.save_every, step) {
-                let dir = self.out.join(format!("step-{step:06}"));
-                std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-                self.save(&dir, false)?;
-                observer.saved(step, &dir);
+                state::check_finite(&self.trainer).with_context(|| self.what_is_left())?;
+                match self.keep(&mut metrics) {
+                    Ok(dir) => observer.saved(step, &dir),
+                    Err(error) => observer.warning(&format!("step {step}: not saved, training goes on: {error:#}")),
+                }
             }
             clock.pause(pause);
         }
         let val_loss = self.evaluate(&mut metrics, observer, interrupted)?;
         if interrupted() {
-            return self.interrupt();
+            return self.interrupt(&mut metrics);
         }
-        self.save(&self.out, true)?;
+        self.replace(&mut metrics, true)?;
         observer.saved(self.trainer.step, &self.out);
         Ok(Outcome::Finished { val_loss })
     }
@@ -106,27 +118,54 @@ impl Run {
         let evaluated = self.trainer.evaluate(interrupted).with_context(|| format!("step {step}"));
         let evaluated = evaluated.with_context(|| self.what_is_left())?;
         if let Some(loss) = evaluated {
-            metrics.evaluation(step, step * self.trainer.tokens_per_step(), loss)?;
+            warn(metrics.evaluation(step, step * self.trainer.tokens_per_step(), loss), observer);
             observer.evaluated(step, loss);
         }
         Ok(evaluated)
     }
 
-    fn interrupt(&self) -> Result<Outcome> {
-        self.save(&self.out, false)?;
+    fn interrupt(&self, metrics: &mut Metrics) -> Result<Outcome> {
+        self.replace(metrics, false)?;
         Ok(Outcome::Interrupted { step: self.trainer.step })
     }
 
-    fn save(&self, dir: &Path, finished: bool) -> Result<()> {
-        state::save(dir, &self.trainer, &self.tokenizer, &self.source, finished)
+    /// Writes a checkpoint that stays; its path. The lines of metrics before it are on the disk first.
+    fn keep(&self, metrics: &mut Metrics) -> Result<PathBuf> {
+        metrics.flush()?;
+        directory::keep(&self.out, self.trainer.step, |dir| self.write(dir, false))
+    }
+
+    /// Writes the checkpoint that `out` shows from now on.
+    fn replace(&self, metrics: &mut Metrics, finished: bool) -> Result<()> {
+        let step = self.trainer.step;
+        state::check_finite(&self.trainer)
+            .and_then(|()| metrics.flush())
+            .and_then(|()| directory::replace(&self.out, step, |dir| self.write(dir, finished)))
+            .with_context(|| format!("step {step}: not saved"))
+            .with_context(|| self.what_is_left())
+    }
+
+    fn write(&self, dir: &Path, finished: bool) -> Result<()> {
+        let (run, source, recipe) = (self.id.clone(), self.source.clone(), self.trainer.recipe.clone());
+        let state = TrainerState { step: self.trainer.step, finished, run, source, recipe, files: Default::default() };
+        state::write(dir, &self.trainer, &self.tokenizer, state)
     }
 
     /// For an error in the middle of a run: what there is to go on from.
     fn what_is_left(&self) -> String {
-        match last_checkpoint(&self.out) {
-            Some((step, path)) => format!("training stopped; the last checkpoint is {}, step {step}", path.display()),
+        match checkpoints(&self.out).first() {
+            Some(last) => {
+                format!("training stopped; the last checkpoint is {}, step {}", last.name.display(), last.step)
+            }
             None => "training stopped before the first checkpoint".to_string(),
         }
+    }
+}
+
+/// Lines that are not written yet are told of, and no reason to stop.
+fn warn(written: Result<()>, observer: &mut dyn Observer) {
+    if let Err(error) = written {
+        observer.warning(&format!("{error:#}; trying again later"));
     }
 }
 

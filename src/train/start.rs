@@ -1,15 +1,19 @@
 //! How a run begins: anew, or behind a checkpoint. Nothing is written before everything is known to fit.
 
-use super::directory::{last_checkpoint, prepare_out, run_of};
+use super::directory::{self, Checkpoint, Replace, checkpoints, newest_whole, prepare_out};
 use super::state::{self, Source, TrainerState};
 use super::{BadSetting, Recipe, Run, Trainer, memory, metrics};
 use crate::data::batch::training_part;
-use crate::data::{TokenRow, TrainingData};
+use crate::data::{TokenRow, Tokens, TrainingData};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::formats::{atomic, model_dir};
+use crate::formats::lock::Lock;
+use crate::formats::{config_json, model_dir, tokenizer_json};
 use crate::nn::{ModelConfig, Transformer};
-use anyhow::{Result, bail, ensure};
+use crate::tokenizer::Tokenizer;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::json;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// The part of the tokens that is kept for validation unless another is asked for.
@@ -29,6 +33,17 @@ pub struct Setup<'a> {
     pub tokenizer: Option<&'a str>,
     /// The part of the tokens kept for validation, from the end: at least 0 and below 1.
     pub val_fraction: f64,
+    pub placement: Placement,
+}
+
+/// What a run goes on from.
+pub struct Resume<'a> {
+    /// A run's directory, of which the newest whole checkpoint is taken, or one checkpoint.
+    pub from: &'a Path,
+    /// The directory to go on in; by default the run's own. Another one begins with that run's metrics.
+    pub out: Option<&'a Path>,
+    /// Where the data are now; the ids must be the same.
+    pub data: Option<&'a Path>,
     pub placement: Placement,
 }
 
@@ -102,77 +117,177 @@ impl Run {
             BadSetting(format!("--val-fraction: found {val_fraction}, expected at least 0 and below 1"))
         );
         refuse_out_in_data(out, data)?;
+        let path = data.map(data_path).transpose()?;
         let texts = TrainingData::open(data)?;
         let tokenizer = texts.tokenizer(tokenizer)?;
         let config = model.config(tokenizer.vocab_size(), recipe.seq_len)?;
         memory::check(&config, &recipe, &placement)?;
         let tokens = texts.tokens(&tokenizer)?;
         let (train, validation) = tokens.split_at(training_part(tokens.len(), val_fraction, recipe.seq_len)?);
-        let data = data.map(|path| Ok::<_, std::io::Error>(path.canonicalize()?.display().to_string())).transpose()?;
-        let source = Source { data, val_fraction, tokens: tokens.len() };
+        let source = Source::of(path, &tokens, &tokenizer, val_fraction)?;
+        let id = run_id(&json!([config_json::to_json(&config), recipe, source.ids, source.tokenizer, val_fraction]));
         let model = placement.place(Transformer::new(&config, recipe.seed)?)?;
-        prepare_out(out, overwrite)?;
+        let lock = prepare_out(out, if overwrite { Replace::Any } else { Replace::Nothing }, &id)?;
         let trainer = Trainer::new(model, recipe, train, validation);
-        Ok(Run { out: out.to_path_buf(), tokenizer, source, data_name: texts.name(), trainer })
+        Ok(Run { out: out.to_path_buf(), tokenizer, source, data_name: texts.name(), trainer, id, lock })
     }
 
-    /// Goes on behind `checkpoint`, in the directory of its run or in `out`, which then begins with that run's metrics.
-    /// `change` makes the recipe to go on with from the checkpoint's; `warn` is told of what is odd about the model's
-    /// files but no error.
+    /// Goes on behind a checkpoint, which is returned too. `change` makes the recipe to go on with from the checkpoint's;
+    /// `warn` is told of checkpoints that are not whole, and of what is odd about the model's files but no error.
     ///
-    /// Errors: a directory that is no checkpoint or a torn one; no steps left; a run that has later checkpoints in the
-    /// directory to write; a [`BadSetting`] in the recipe; data that changed; too little memory; an output directory
-    /// that holds another run or cannot be written to.
+    /// Errors: no whole checkpoint; no steps left; another process at work in the directory; a run that has later
+    /// checkpoints in the directory to write; a [`BadSetting`] in the recipe; a tokenizer or data that changed; too little
+    /// memory; an output directory that holds another run or cannot be written to.
     pub fn resume(
-        checkpoint: &Path,
-        out: Option<&Path>,
+        resume: &Resume,
         change: impl FnOnce(Recipe) -> Recipe,
-        placement: &Placement,
         warn: &mut dyn FnMut(&str),
-    ) -> Result<Run> {
-        let state = state::read(checkpoint)?;
+    ) -> Result<(Run, Checkpoint)> {
+        let mut origin = Origin::find(resume, warn)?;
+        let (state, dir) = (&origin.state, &origin.checkpoint.directory);
         let mut recipe = change(state.recipe.clone());
         recipe.warmup = recipe.warmup.min(recipe.steps); // The new recipe may end within the old one's warmup.
         recipe.validate()?;
-        let old_run = run_of(&full(checkpoint));
-        let out = out.map_or(old_run.clone(), Path::to_path_buf);
-        let in_place = full(&out) == old_run;
-        check_steps(checkpoint, &state, recipe.steps, in_place.then_some(&old_run))?;
-        let model = model_dir::load_with(checkpoint, warn)?;
-        let tokenizer = model_dir::load_tokenizer(checkpoint, &model)?;
-        let texts = TrainingData::open(state.source.data.as_deref().map(Path::new))?;
+        origin.check_steps(recipe.steps)?;
+        let model = model_dir::load_with(dir, warn)?;
+        let tokenizer = model_dir::load_tokenizer(dir, &model)?;
+        state.source.check_tokenizer(&dir.join("tokenizer.json"), &tokenizer)?;
+        let data = resume.data.or(state.source.data.as_deref().map(Path::new));
+        let path = data.map(data_path).transpose()?;
+        let texts = TrainingData::open(data)?;
         let tokens = texts.tokens(&tokenizer)?;
-        let (name, found, expected) = (texts.name(), tokens.len(), state.source.tokens);
-        ensure!(found == expected, "{name}: found {found} tokens, expected the {expected} that the run began with");
-        memory::check(&model.config, &recipe, placement)?;
-        let (train, validation) = tokens.split_at(training_part(found, state.source.val_fraction, recipe.seq_len)?);
-        let mut trainer = Trainer::new(placement.place(model)?, recipe, train, validation);
-        state::restore(checkpoint, &state, &mut trainer)?;
-        if in_place {
-            atomic::clean(&out)?;
-        } else {
-            prepare_out(&out, false)?;
-            metrics::copy(&old_run.join("metrics.jsonl"), &out.join("metrics.jsonl"))?;
-        }
-        Ok(Run { out, tokenizer, source: state.source, data_name: name, trainer })
+        let source = Source::of(path, &tokens, &tokenizer, state.source.val_fraction)?;
+        state.source.check_tokens(&texts.name(), &source)?;
+        memory::check(&model.config, &recipe, &resume.placement)?;
+        let (train, validation) = tokens.split_at(training_part(tokens.len(), source.val_fraction, recipe.seq_len)?);
+        let mut trainer = Trainer::new(resume.placement.place(model)?, recipe, train, validation);
+        state::restore(dir, state, &mut trainer)?;
+        let (out, id, lock) = origin.enter(resume, &run_id(&json!([state.run, state.step, trainer.recipe])))?;
+        Ok((Run { out, tokenizer, source, data_name: texts.name(), trainer, id, lock }, origin.checkpoint))
     }
 }
 
-/// Errors: `checkpoint` is already at the end of `steps`; `written_over`, the run that it belongs to if the same directory is
-/// written, has a later checkpoint.
-fn check_steps(checkpoint: &Path, state: &TrainerState, steps: usize, written_over: Option<&PathBuf>) -> Result<()> {
-    let (place, done) = (checkpoint.display(), state.step);
-    ensure!(
-        done < steps || (done == steps && !state.finished),
-        "--resume {place}: found {done} steps done, expected fewer than --steps, {steps}"
-    );
-    match written_over.and_then(|run| last_checkpoint(run)) {
-        Some((step, last)) if step > done => bail!(
-            "--resume {place}: found step {step} in {}, expected {done} to be the run's last step; give --out to branch off",
-            last.display()
-        ),
-        _ => Ok(()),
+/// The checkpoint that a run goes on from.
+struct Origin {
+    checkpoint: Checkpoint,
+    state: TrainerState,
+    /// The full path of its run's directory, if that is known.
+    run: Option<PathBuf>,
+    /// Whether the run goes on there.
+    in_place: Option<Lock>,
+}
+
+impl Origin {
+    fn find(resume: &Resume, warn: &mut dyn FnMut(&str)) -> Result<Origin> {
+        let (place, path) = (resume.from.display(), full(resume.from));
+        let single = directory::is_checkpoint(&path);
+        if !single && checkpoints(&path).is_empty() {
+            state::read(&path)?; // which says what is missing
+        }
+        let run = if single { directory::run_of(&path, &state::read(&path)?.run) } else { Some(path.clone()) };
+        let in_place = match &run {
+            Some(run) if resume.out.is_none_or(|out| full(out) == *run) => Some(Lock::take(run)?),
+            None if resume.out.is_none() => bail!(
+                "--resume {place}: found a checkpoint without its run around it, expected --out with a directory to go on in"
+            ),
+            _ => None,
+        };
+        let (checkpoint, state) = if single {
+            let state = state::read_whole(&path)?;
+            (Checkpoint { name: resume.from.to_path_buf(), directory: path, step: state.step }, state)
+        } else {
+            newest_whole(resume.from, warn)?
+        };
+        if let Some(run) = run.as_ref().filter(|_| in_place.is_some()) {
+            directory::sweep(run, &checkpoint.directory)?;
+        }
+        Ok(Origin { checkpoint, state, run, in_place })
     }
+
+    /// Errors: the checkpoint is already at the end of `steps`; the run has a later one that is whole, and goes on here.
+    fn check_steps(&self, steps: usize) -> Result<()> {
+        let (place, done) = (self.checkpoint.name.display(), self.state.step);
+        ensure!(
+            done < steps || (done == steps && !self.state.finished),
+            "--resume {place}: found {done} steps done, expected fewer than --steps, {steps}"
+        );
+        let Some(run) = self.run.as_ref().filter(|_| self.in_place.is_some()) else { return Ok(()) };
+        match newest_whole(run, &mut |_| ()) {
+            Ok((last, _)) if last.step > done => bail!(
+                "--resume {place}: found step {} in {}, expected {done} to be the run's last step; give --out to branch off",
+                last.step,
+                last.name.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the directory ready in which the run goes on: its path, the run's identity and the lock. `branch`: the
+    /// identity of a run that begins here.
+    fn enter(&mut self, resume: &Resume, branch: &str) -> Result<(PathBuf, String, Lock)> {
+        let own = self.run.as_deref();
+        if let (Some(run), Some(lock)) = (own, self.in_place.take()) {
+            let id = if self.state.run.is_empty() { branch } else { &self.state.run };
+            directory::claim(run, id)?;
+            let named = resume.out.unwrap_or(resume.from);
+            let out = if full(named) == run { named } else { run };
+            return Ok((out.to_path_buf(), id.to_string(), lock));
+        }
+        let out = resume.out.context("--out: expected a directory to go on in")?;
+        let lock = prepare_out(out, Replace::WithoutCheckpoint, branch)?;
+        if let Some(run) = own {
+            metrics::copy(&directory::metrics(run), &directory::metrics(out))?;
+        }
+        Ok((out.to_path_buf(), branch.to_string(), lock))
+    }
+}
+
+impl Source {
+    /// What is to be known of data again. Error: they cannot be read.
+    fn of(data: Option<String>, tokens: &Tokens, tokenizer: &Tokenizer, val_fraction: f64) -> Result<Source> {
+        let tokenizer = format!("{:016x}", tokenizer_json::fingerprint(tokenizer));
+        Ok(Source { data, tokens: tokens.len(), ids: tokens.fingerprint()?, tokenizer, val_fraction })
+    }
+
+    /// Error: a checkpoint's tokenizer is not the one that the run began with.
+    fn check_tokenizer(&self, path: &Path, tokenizer: &Tokenizer) -> Result<()> {
+        let (found, expected) = (format!("{:016x}", tokenizer_json::fingerprint(tokenizer)), &self.tokenizer);
+        ensure!(
+            expected.is_empty() || found == *expected,
+            "{}: found a tokenizer with fingerprint {found}, expected the run's, {expected}",
+            path.display()
+        );
+        Ok(())
+    }
+
+    /// Error: the tokens `found` are not those that the run began with.
+    fn check_tokens(&self, name: &str, found: &Source) -> Result<()> {
+        ensure!(
+            found.tokens == self.tokens,
+            "{name}: found {} tokens, expected the {} that the run began with; --data names another place",
+            found.tokens,
+            self.tokens
+        );
+        ensure!(
+            self.ids.is_empty() || found.ids == self.ids,
+            "{name}: found {} tokens with fingerprint {:.16}, expected the ones that the run began with, {:.16}: the text changed; --data names another place",
+            found.tokens,
+            found.ids,
+            self.ids
+        );
+        Ok(())
+    }
+}
+
+/// Tells runs apart that begin with different things.
+fn run_id(begun: &serde_json::Value) -> String {
+    state::hex(&Sha256::digest(begun.to_string())[..8])
+}
+
+/// The full path of `--data`, as a checkpoint keeps it. Error: it is not UTF-8.
+fn data_path(path: &Path) -> Result<String> {
+    let full = full(path).into_os_string().into_string();
+    full.map_err(|path| anyhow!("--data {}: found a path that is not UTF-8, expected another", path.display()))
 }
 
 /// The absolute path of what exists; of anything else, the path as it is.

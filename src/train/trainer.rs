@@ -125,11 +125,11 @@ impl Trainer {
     }
 }
 
-/// The mean loss of a model over all targets of `batches`, and their number; `None` if interrupted. Error: a loss that is not
-/// finite.
+/// The mean loss of a model over all targets of `batches`, and their number; `None` if interrupted. Errors: a loss that is not
+/// finite; a batch that cannot be read.
 pub fn mean_loss(
     model: &Transformer,
-    batches: impl Iterator<Item = Batch>,
+    batches: impl Iterator<Item = Result<Batch>>,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Option<(f64, usize)>> {
     let (mut sum, mut count) = (0.0, 0);
@@ -137,6 +137,7 @@ pub fn mean_loss(
         if interrupted() {
             return Ok(None);
         }
+        let batch = batch?;
         let loss = model.loss(&mut Tape::inference(), &batch.ids, &batch.targets)?.value().item()?;
         ensure!(loss.is_finite(), "evaluation: found loss {loss} after {count} tokens, expected a finite number");
         sum += loss * batch.targets.len() as f64;

@@ -67,7 +67,7 @@ fn batches_in_order_overlap_by_one_token() {
     for (n, expected) in [(100, 6), (97, 6), (96, 5), (17, 1)] {
         let tokens = row(n);
         let whole = |batch: &Batch| batch.ids.shape() == [2, 8];
-        let batches: Vec<Batch> = whole_batches(&tokens, 2, 8).unwrap().take_while(whole).collect();
+        let batches: Vec<Batch> = whole_batches(&tokens, 2, 8).unwrap().map(Result::unwrap).take_while(whole).collect();
         assert_eq!(batches.len(), expected, "{n} tokens");
         for (i, batch) in batches.iter().enumerate() {
             assert_eq!(ids(batch), &tokens[16 * i..16 * i + 16]);
@@ -79,7 +79,8 @@ fn batches_in_order_overlap_by_one_token() {
 #[test]
 fn whole_batches_end_with_fewer_rows_then_a_shorter_row() {
     let tokens = row(24);
-    let shapes = |t, b| whole_batches(&tokens, b, t).unwrap().map(|x| x.ids.shape().to_vec()).collect::<Vec<_>>();
+    let shapes =
+        |t, b| whole_batches(&tokens, b, t).unwrap().map(|x| x.unwrap().ids.shape().to_vec()).collect::<Vec<_>>();
     assert_eq!(shapes(4, 3), [vec![3, 4], vec![2, 4], vec![1, 3]]);
     assert_eq!(shapes(23, 3), [vec![1, 23]]);
     assert_eq!(shapes(100, 3), [vec![1, 23]]);
@@ -127,7 +128,7 @@ proptest! {
     fn whole_batches_predict_every_token_once(n in 2u32..200, batch in 1usize..6, t in 1usize..12) {
         let tokens = row(n);
         let (mut seen, mut whole) = (Vec::new(), 0);
-        for b in whole_batches(&tokens, batch, t).unwrap() {
+        for b in whole_batches(&tokens, batch, t).unwrap().map(Result::unwrap) {
             prop_assert!(b.ids.shape()[0] <= batch && b.ids.shape()[1] <= t);
             whole += usize::from(b.ids.shape() == [batch, t]);
             for (id, target) in ids(&b).iter().zip(targets(&b)) {

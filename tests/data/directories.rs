@@ -70,7 +70,7 @@ fn one_run_at_a_time_writes_a_directory() {
     fs::create_dir(&out).unwrap();
     let other = File::open(&out).unwrap();
     other.lock().unwrap();
-    assert!(message(call(&files, &out, &tokenizer())).contains("another handgrad data encode"));
+    assert!(message(call(&files, &out, &tokenizer())).contains("another handgrad at work"));
     drop(other);
     call(&files, &out, &tokenizer()).unwrap();
 }

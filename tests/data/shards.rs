@@ -39,7 +39,7 @@ fn shards_of(lengths: &[usize], tokenizer: &Tokenizer) -> TempDir {
 
 fn all(row: &impl TokenRow) -> Vec<u32> {
     let mut ids = Vec::new();
-    row.read(0..row.len(), &mut ids);
+    row.read(0..row.len(), &mut ids).unwrap();
     ids
 }
 
@@ -52,7 +52,7 @@ fn shards_are_one_row_wherever_windows_fall() {
     for start in 0..108 {
         for end in start..=108 {
             let mut ids = vec![7];
-            row.read(start..end, &mut ids);
+            row.read(start..end, &mut ids).unwrap();
             assert_eq!(ids[1..], (start as u32..end as u32).collect::<Vec<_>>());
         }
     }
@@ -75,7 +75,7 @@ fn batches_of_shards_are_those_of_memory() {
         assert_eq!(ids(&a), ids(&b));
     }
     let (a, b) = (whole_batches(&row, 3, 8).unwrap(), whole_batches(&memory, 3, 8).unwrap());
-    assert!(a.zip(b).all(|(a, b)| ids(&a) == ids(&b)));
+    assert!(a.zip(b).all(|(a, b)| ids(&a.unwrap()) == ids(&b.unwrap())));
 }
 
 #[test]
@@ -132,6 +132,61 @@ fn damaged_shards_are_refused_and_named() {
     let nothing = message(ShardSet::open(shards_of(&[0, 0], &tokenizer).path(), &tokenizer));
     assert!(nothing.contains("2 shards without any tokens"), "{nothing}");
     assert!(message(ShardSet::open(tempfile::tempdir().unwrap().path(), &tokenizer)).contains("shard-00000.tokens"));
+}
+
+#[test]
+fn a_shard_that_is_cut_after_opening_is_an_error() {
+    let tokenizer = tokenizer();
+    for cut in [0, 10, HEADER, HEADER + 7] {
+        let dir = shards_of(&[100, 100], &tokenizer);
+        let row = Tokens::from(ShardSet::open(dir.path(), &tokenizer).unwrap());
+        let path = shard::path(dir.path(), 1);
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut as u64).unwrap();
+        let mut ids = Vec::new();
+        row.read(0..100, &mut ids).unwrap();
+        let found = [
+            message(row.read(90..110, &mut ids)),
+            message(row.fingerprint()),
+            message(whole_batches(&row, 2, 64).unwrap().collect::<anyhow::Result<Vec<_>>>()),
+            message(random_batch(&row.split_at(100).1, 1, 64, &mut ChaCha8Rng::seed_from_u64(0))),
+        ];
+        assert!(found.iter().all(|message| message.contains(path.to_str().unwrap())), "{found:?}");
+    }
+}
+
+/// More shards than a process may hold open by default.
+#[test]
+fn a_row_may_have_any_number_of_shards() {
+    let tokenizer = tokenizer();
+    let dir = shards_of(&[1; 1100], &tokenizer);
+    let row = Tokens::from(ShardSet::open(dir.path(), &tokenizer).unwrap());
+    assert_eq!(all(&row), (0..1100).collect::<Vec<u32>>());
+}
+
+/// The hash that `sha256sum` gives for the hashes that it gives for the pieces.
+#[test]
+fn a_fingerprint_is_that_of_the_ids_however_they_are_stored() {
+    let tokenizer = tokenizer();
+    let fingerprint = |ids: Vec<u32>| Tokens::from(ids).fingerprint().unwrap();
+    assert_eq!(fingerprint(vec![]), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    assert_eq!(fingerprint((0..1000).collect()), "356f5df5b9e9f4d01831042c54b862837b6c2f90d9498a50b5896153414c10cd");
+    let long: Vec<u32> = (0..(2 << 20) + 5).map(|i| i % 65_521).collect();
+    assert_eq!(fingerprint(long.clone()), "2874bfa59e05f327fb08cbfeedc5a16f376486a77b27f1bbaa2f94055442b482");
+    for width in [2, 4] {
+        let dir = tempfile::tempdir().unwrap();
+        let format = Format { width, ..Format::of(&tokenizer) };
+        for (number, ids) in long.chunks(700_001).enumerate() {
+            shard::write(&shard::path(dir.path(), number), format, ids).unwrap();
+        }
+        let row = Tokens::from(ShardSet::open(dir.path(), &tokenizer).unwrap());
+        assert_eq!(row.fingerprint().unwrap(), "2874bfa59e05f327fb08cbfeedc5a16f376486a77b27f1bbaa2f94055442b482");
+        let (head, tail) = row.split_at(3);
+        assert_eq!(head.fingerprint().unwrap(), fingerprint(vec![0, 1, 2]));
+        assert_eq!(tail.fingerprint().unwrap(), fingerprint(long[3..].to_vec()));
+    }
+    let mut other = long.clone();
+    other[2_000_000] ^= 1;
+    assert_ne!(fingerprint(other), fingerprint(long));
 }
 
 /// Runs to the end.
