@@ -1,6 +1,7 @@
 //! A row of token ids, in memory or in shards, of which a part may be all that is seen.
 
 use super::shard::ShardSet;
+use crate::formats::hex;
 use anyhow::Result;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -85,12 +86,11 @@ impl Tokens {
             let mut ids = Vec::new();
             self.read(start..self.len().min(start + PIECE), &mut ids)?;
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            Ok(Sha256::digest(&bytes))
+            Ok(<[u8; 32]>::from(Sha256::digest(&bytes)))
         };
-        let hashes: Vec<_> =
+        let hashes: Vec<[u8; 32]> =
             (0..self.len().div_ceil(PIECE)).into_par_iter().map(|n| piece(n * PIECE)).collect::<Result<_>>()?;
-        let hash = Sha256::digest(hashes.as_flattened());
-        Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hex(&Sha256::digest(hashes.as_flattened())))
     }
 }
 

@@ -37,3 +37,8 @@ pub fn write_json(path: &Path, value: &Value) -> Result<()> {
     text.push(b'\n');
     atomic::write_sized(path, Some(text.len() as u64), |file| Ok(file.write_all(&text)?))
 }
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -8,7 +8,7 @@ use crate::data::{TokenRow, Tokens, TrainingData};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::formats::lock::Lock;
-use crate::formats::{config_json, model_dir, tokenizer_json};
+use crate::formats::{config_json, hex, model_dir, tokenizer_json};
 use crate::nn::{ModelConfig, Transformer};
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -281,7 +281,7 @@ impl Source {
 
 /// Tells runs apart that begin with different things.
 fn run_id(begun: &serde_json::Value) -> String {
-    state::hex(&Sha256::digest(begun.to_string())[..8])
+    hex(&Sha256::digest(begun.to_string())[..8])
 }
 
 /// The full path of `--data`, as a checkpoint keeps it. Error: it is not UTF-8.

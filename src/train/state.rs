@@ -7,7 +7,7 @@
 use super::{Recipe, Trainer};
 use crate::device::Device;
 use crate::formats::safetensors::TensorFile;
-use crate::formats::{model_dir, rope_layout, safetensors, write_json};
+use crate::formats::{hex, model_dir, rope_layout, safetensors, write_json};
 use crate::nn::Module;
 use crate::optim::adamw::Moments;
 use crate::tensor::Tensor;
@@ -99,11 +99,6 @@ fn sha256(path: &Path) -> Result<String> {
             read => hash.update(&piece[..read]),
         }
     }
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads the state of a checkpoint whose files are all there and as they were written. Error: the first that is not.
