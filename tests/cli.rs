@@ -436,7 +436,7 @@ fn steps_logged(metrics: &Path) -> usize {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_saves_and_resume_goes_on() {
-    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+    for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let place = Place::new();
         // So many steps that no machine comes to the last one.
         let args = [
@@ -452,7 +452,10 @@ fn an_interrupt_saves_and_resume_goes_on() {
             "--batch-size",
             "1",
         ];
-        let mut training = Running::start(handgrad(&args).current_dir(place.dir.path()).stderr(Stdio::piped()));
+        // The terminal of these tests may have gone, and its end be ignored.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_handgrad")]).args(args);
+        let mut training = Running::start(command.current_dir(place.dir.path()).stderr(Stdio::piped()));
         training.wait_for("seven steps", || steps_logged(&place.path("model/metrics.jsonl")) >= 7);
         training.signal(signal);
         let ended = training.end(|| ());

@@ -1,6 +1,6 @@
 //! A whole training run (report §7.1): steps, logs, evaluations, checkpoints, and a clean end when interrupted.
 
-use super::directory::{self, checkpoints};
+use super::directory::{self, newest_whole};
 use super::metrics::Metrics;
 use super::state::{self, Source, TrainerState};
 use super::{StepReport, Trainer};
@@ -153,11 +153,11 @@ impl Run {
 
     /// For an error in the middle of a run: what there is to go on from.
     fn what_is_left(&self) -> String {
-        match checkpoints(&self.out).first() {
-            Some(last) => {
+        match newest_whole(&self.out, &mut |_| ()) {
+            Ok((last, _)) => {
                 format!("training stopped; the last checkpoint is {}, step {}", last.name.display(), last.step)
             }
-            None => "training stopped before the first checkpoint".to_string(),
+            Err(_) => "training stopped before the first checkpoint".to_string(),
         }
     }
 }
