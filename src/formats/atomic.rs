@@ -39,8 +39,8 @@ pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn W
         })
 }
 
-/// Makes the directory `path` with what `body` writes into the directory that it is given. One that is there already goes
-/// when the new one is complete. On an error the old one is untouched and nothing is left of the new one. Error: the path
+/// Makes the directory `path` with what `body` writes, by this module's functions, into the directory that it is given. One
+/// that is there already goes when the new one is complete. On an error the old one is untouched and nothing is left of the new one. Error: the path
 /// and the reason, the system's or that of `body`.
 pub fn directory(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let place = || format!("{}: cannot be written", path.display());
@@ -48,7 +48,6 @@ pub fn directory(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<
     let fill = || -> Result<()> {
         fs::create_dir(&temporary)?;
         body(&temporary)?;
-        flush(&temporary)?;
         remove(path)?;
         rename(&temporary, path)
     };
