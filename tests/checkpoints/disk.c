@@ -3,7 +3,7 @@
 //
 //   DISK_LOG=FILE        writes a line for each, and what a flushed file holds to FILE.NUMBER
 //   DISK_KILL=N          ends the process as kill -9 does, before operation N; of a write, half of the bytes are written
-//   DISK_FULL=N[-M]      operations N to M fail as on a full disk
+//   DISK_FULL=N[-M]      operations N to M fail as on a full disk, or with the error DISK_ERROR
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -59,7 +59,7 @@ static int begin(void) {
         raise(SIGKILL);
     const char *full = getenv("DISK_FULL"), *end = full ? strchr(full, '-') : NULL;
     if (full && n >= atol(full) && n <= (end ? atol(end + 1) : LONG_MAX)) {
-        errno = ENOSPC;
+        errno = getenv("DISK_ERROR") ? number("DISK_ERROR") : ENOSPC;
         return -1;
     }
     return 0;

@@ -1,4 +1,4 @@
-//! A disk that is full for a while, or from some operation on.
+//! A disk that is full, read-only or broken for a while, or from some operation on.
 
 use super::*;
 use rand::RngExt;
@@ -15,8 +15,11 @@ fn a_full_disk_costs_no_checkpoint_and_no_line() {
         let from = rng.random_range(1..=operations);
         let for_good: bool = rng.random();
         let until = if for_good { usize::MAX } else { from + rng.random_range(0..8) };
-        let what = format!("round {round}: full from operation {from} of {operations} to {until}");
-        let output = place.train(PARTS[2], &[("DISK_FULL", format!("{from}-{}", until.min(1 << 40)))]);
+        let what = format!("round {round}: no writing from operation {from} of {operations} to {until}");
+        // ENOSPC, EACCES, EROFS, EIO
+        let number = [28, 13, 30, 5][rng.random_range(0..4)].to_string();
+        let settings = [("DISK_FULL", format!("{from}-{}", until.min(1 << 40))), ("DISK_ERROR", number.clone())];
+        let output = place.train(PARTS[2], &settings);
         let error = String::from_utf8(output.stderr).unwrap();
         match output.status.code() {
             // Only what is left over may stay then.
@@ -26,7 +29,7 @@ fn a_full_disk_costs_no_checkpoint_and_no_line() {
             }
             Some(1) => {
                 assert_eq!(error.lines().count(), 1, "{what}: {error}");
-                assert!(error.contains("No space left on device"), "{what}: {error}");
+                assert!(error.contains(&format!("os error {number}")), "{what}: {error}");
                 let step = place.step().unwrap();
                 let last = format!("step {step}");
                 assert!(error.contains(&last) || step == 7, "{what}: {error}, expected {last}");
