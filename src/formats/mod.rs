@@ -12,6 +12,7 @@
 
 pub mod atomic;
 pub mod config_json;
+mod foreign;
 pub mod lock;
 pub mod model_dir;
 pub mod rope_layout;
@@ -25,10 +26,14 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Reads a JSON file. Errors, each with the path: the file cannot be read; it is not JSON, with the line and column.
+/// Reads a JSON file. Errors, each with the path: the file cannot be read; it is not JSON, with what it is instead or
+/// the line and column.
 pub fn read_json(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{}: not valid JSON", path.display()))
+    serde_json::from_slice(&bytes).with_context(|| match foreign::recognised(&bytes) {
+        Some(kind) => format!("{}: found {kind}", path.display()),
+        None => format!("{}: not valid JSON", path.display()),
+    })
 }
 
 /// Writes a JSON file, indented, atomically. Error: the file cannot be written.

@@ -1,12 +1,12 @@
 //! A model directory, as Hugging Face lays it out: `config.json`, `model.safetensors`, `tokenizer.json`.
 
-use super::{config_json, tokenizer_json, weights};
+use super::{config_json, safetensors, tokenizer_json, weights};
 use crate::device::Device;
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Module, Parameter, Transformer, cost};
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 
 /// Writes the three files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
@@ -56,12 +56,14 @@ fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
     let place = || format!("{}: cannot be opened, expected the model's weights", weights.display());
     let bytes = std::fs::metadata(weights).with_context(place)?.len();
     let parameters = cost::matrix_parameters(config);
-    ensure!(
-        2 * parameters <= u128::from(bytes),
+    if 2 * parameters <= u128::from(bytes) {
+        return Ok(());
+    }
+    safetensors::check(weights)?; // A file that is no safetensors file, or cut short, is told as that.
+    bail!(
         "{}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json",
         weights.display()
-    );
-    Ok(())
+    )
 }
 
 /// Reads the tokenizer. Errors: it is missing or bad; it has more tokens than the model's embedding has rows.

@@ -4,7 +4,7 @@
 //! it has been compared with the file's length: no file, however it lies, makes the reader reserve more than a small
 //! multiple of its own size.
 
-use super::atomic;
+use super::{atomic, foreign};
 use crate::dtype::Element;
 use crate::{DType, Tensor};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -14,7 +14,7 @@ use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 
 /// Bytes before the header, which hold its length.
@@ -37,11 +37,7 @@ pub fn read(path: &Path) -> Result<TensorFile> {
 }
 
 fn read_file(path: &Path) -> Result<TensorFile> {
-    let mut file = File::open(path).context("cannot be opened, expected a safetensors file")?;
-    let meta = file.metadata()?;
-    ensure!(meta.is_file(), "found a directory or device, expected a safetensors file");
-    let (header, data_len) = read_header(&mut file, meta.len())?;
-    let header = parse_header(&header, data_len)?;
+    let (mut file, header) = open(path)?;
     let mut tensors = BTreeMap::new();
     // In the order of the file, so that it is read from front to back; the header check has left no gaps.
     for name in header.offset_keys() {
@@ -55,16 +51,38 @@ fn read_file(path: &Path) -> Result<TensorFile> {
     Ok(TensorFile { tensors, metadata })
 }
 
+/// Checks that a file is a safetensors file and all there, without reading its numbers. Errors: as [`read`].
+pub fn check(path: &Path) -> Result<()> {
+    open(path).map(|_| ()).with_context(|| path.display().to_string())
+}
+
+/// A file, read up to the end of its header, and the header.
+fn open(path: &Path) -> Result<(File, Metadata)> {
+    let mut file = File::open(path).context("cannot be opened, expected a safetensors file")?;
+    let meta = file.metadata()?;
+    ensure!(meta.is_file(), "found a directory or device, expected a safetensors file");
+    let (header, data_len) = read_header(&mut file, meta.len())?;
+    let header = parse_header(&header, data_len)?;
+    Ok((file, header))
+}
+
 /// The header's bytes and the number of bytes after it.
 fn read_header(file: &mut File, len: u64) -> Result<(Vec<u8>, u64)> {
+    let mut length = [0; LENGTH_BYTES];
+    let header = match len >= LENGTH_BYTES as u64 {
+        true => {
+            file.read_exact(&mut length)?;
+            u64::from_le_bytes(length)
+        }
+        false => u64::MAX,
+    };
+    if header > MAX_HEADER {
+        refuse_other_formats(file)?;
+    }
     ensure!(
         len >= LENGTH_BYTES as u64,
         "found {len} bytes, expected a safetensors file (at least {LENGTH_BYTES} bytes)"
     );
-    let mut length = [0; LENGTH_BYTES];
-    file.read_exact(&mut length)?;
-    refuse_other_formats(&length)?;
-    let header = u64::from_le_bytes(length);
     ensure!(header <= MAX_HEADER, "found a header length of {header} bytes, expected at most {MAX_HEADER}");
     ensure!(header > 0, "found a header length of 0 bytes, expected a JSON object");
     let rest = len - LENGTH_BYTES as u64;
@@ -77,14 +95,13 @@ fn read_header(file: &mut File, len: u64) -> Result<(Vec<u8>, u64)> {
     Ok((bytes, rest - header))
 }
 
-/// Says what a file is that was downloaded in place of the weights.
-fn refuse_other_formats(start: &[u8; LENGTH_BYTES]) -> Result<()> {
-    ensure!(start != b"version ", "found a Git LFS pointer, expected the weights: fetch them with 'git lfs pull'");
-    if start.trim_ascii_start().starts_with(b"<") {
-        bail!("found an HTML or XML page, expected safetensors: the download did not get the file itself");
-    }
-    ensure!(!start.starts_with(b"PK\x03\x04"), "found a zip archive (a PyTorch file?), expected safetensors");
-    Ok(())
+/// Says what a file is that was downloaded in place of the weights. A length that a header can have is never taken for
+/// text: such files have a byte other than 0 among the last four of the eight, which in a length are the highest.
+fn refuse_other_formats(file: &mut File) -> Result<()> {
+    let mut start = Vec::new();
+    file.rewind()?;
+    file.take(512).read_to_end(&mut start)?;
+    foreign::recognised(&start).map_or(Ok(()), |kind| bail!("found {kind}"))
 }
 
 /// The header, checked: every tensor's bytes are as many as its shape needs, and together they are all of the data.

@@ -7,7 +7,7 @@ mod rope;
 mod tensor_files;
 mod tokenizers;
 
-use handgrad::formats::{atomic, config_json, rope_layout, safetensors, tokenizer_json, weights};
+use handgrad::formats::{atomic, config_json, model_dir, rope_layout, safetensors, tokenizer_json, weights};
 use handgrad::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};
 use handgrad::tokenizer::{END_OF_TEXT, Tokenizer};
 use handgrad::{DType, Tensor};

@@ -99,3 +99,33 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
         &["1 unexpected: lm_head.weight"],
     );
 }
+
+/// However much smaller than the model it is: what a file is says more than its size.
+#[test]
+fn what_lies_in_the_place_of_weights_is_told_before_its_size() {
+    let (dir, path) = place("model.safetensors");
+    config_json::write(&dir.path().join("config.json"), &config(false)).unwrap();
+    let load = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        model_dir::load(dir.path())
+    };
+    assert_says(load(b"<!DOCTYPE html><html></html>"), &["model.safetensors: found an HTML"]);
+    assert_says(load(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"), &["Git LFS pointer"]);
+    assert_says(load(b"1234567"), &["found 7 bytes"]);
+    safetensors::write(&path, &named(&[("a", iota(&[2]))]), &[]).unwrap();
+    assert_says(model_dir::load(dir.path()), &["expected at least 2 for each of the"]);
+    let whole = fs::read(&path).unwrap();
+    assert_says(load(&whole[..whole.len() - 1]), &["cut short"]);
+}
+
+#[test]
+fn json_files_that_are_something_else_say_what() {
+    let (_dir, path) = place("tokenizer.json");
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        tokenizer_json::read(&path)
+    };
+    assert_says(read(b"version https://git-lfs.github.com/spec/v1\n"), &["tokenizer.json: found a Git LFS pointer"]);
+    assert_says(read(b"\n<html>"), &["tokenizer.json: found an HTML"]);
+    assert_says(read(b"{"), &["tokenizer.json: not valid JSON", "line 1 column 1"]);
+}

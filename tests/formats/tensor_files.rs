@@ -123,10 +123,29 @@ fn garbage_is_refused_and_each_kind_says_what_it_is() {
     );
     refused(b"<!DOCTYPE html><html></html>", &["HTML"]);
     refused(b"\n\n <html>...</html>", &["HTML"]);
+    refused(b"\xEF\xBB\xBF<?xml version='1.0'?>", &["XML"]);
+    refused(b"<html/>", &["HTML"]);
     refused(b"PK\x03\x04 and so on", &["zip archive"]);
+    refused(b"\x80\x02}q\x00.....", &["Python pickle"]);
+    refused(b"\x1F\x8B\x08\x08........", &["gzip"]);
+    refused(b"GGUF\x03\x00\x00\x00\x01", &["GGUF"]);
     let (dir, path) = place("gone.safetensors");
     assert_says(safetensors::read(&path), &["gone.safetensors: cannot be opened", "No such file"]);
     assert_says(safetensors::read(dir.path()), &["directory"]);
+}
+
+/// A header's length may begin with the byte of a `<`, or with a blank and then one, or as a pickle does.
+#[test]
+fn a_header_length_that_looks_like_text_is_a_length() {
+    let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    for length in [0x3C, 0x3C20, 0x3C0A, 0x0280, 0x0480, 0x8B1F] {
+        let padded = header.to_string() + &" ".repeat(length - header.len());
+        let whole = file(&padded, &1.5f32.to_le_bytes());
+        assert_eq!(read(&whole).tensors["a"].item().unwrap(), 1.5, "{length:#x}");
+        refused(&whole[..whole.len() - 1], &["cut short"]);
+        refused(&whole[..40], &[&format!("header length of {length} bytes, but the file has only 32")]);
+        refused(&file(&padded.replace("{", "<"), &[0; 4]), &["header: not valid JSON"]);
+    }
 }
 
 #[test]
