@@ -1,6 +1,7 @@
 //! Where a tensor lies and where its operators run: in the host's memory, or on a card (an emulated one, too).
 
 use crate::gpu::Gpu;
+use crate::shown::shown;
 use anyhow::{Result, bail};
 use std::fmt;
 
@@ -21,7 +22,7 @@ impl Device {
             ("emulator", _) => Ok(Device::Gpu(Gpu::emulator()?)),
             ("cuda", _) => Ok(Device::Gpu(Gpu::open(0)?)),
             (_, Some(Ok(ordinal))) => Ok(Device::Gpu(Gpu::open(ordinal)?)),
-            _ => bail!("device: found {name}, expected cpu, cuda, cuda:N or emulator"),
+            _ => bail!("device: found {}, expected cpu, cuda, cuda:N or emulator", shown(name)),
         }
     }
 

@@ -73,6 +73,7 @@ pub mod launch;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+pub mod shown;
 pub mod tape;
 pub mod tensor;
 pub mod tokenizer;

@@ -6,6 +6,7 @@ use crate::data::encode::{self, Settings, encode};
 use crate::data::inspect::{Findings, inspect};
 use crate::data::shard::ShardSet;
 use crate::formats::tokenizer_json;
+use crate::shown::shown_path;
 use crate::tokenizer::SpecialText;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
@@ -85,7 +86,7 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     let done = encode(&files, &args.out, &tokenizer, settings, &|bytes| bar.inc(bytes), &signals::interrupted);
     bar.finish_and_clear();
     let done = done?;
-    let out = args.out.display();
+    let out = shown_path(&args.out);
     let say = |line: &str| say(line, quiet);
     say(&format!(
         "{} tokens of {} documents, {} bytes of text, in {} shards in {out}",
@@ -112,14 +113,14 @@ fn run_inspect(args: &InspectArgs, quiet: bool) -> Result<u8> {
     ensure!(
         path.exists(),
         "{}: found no tokenizer.json, expected a directory of handgrad data encode",
-        args.dir.display()
+        shown_path(&args.dir)
     );
     let tokenizer = tokenizer_json::read(&path)?;
     let shards = ShardSet::open(&args.dir, &tokenizer)?;
     let bar = bar(shards.len() as u64, "{bar:30} {pos}/{len} tokens  {eta} left", quiet);
     let found = inspect(&shards, &tokenizer, args.documents, args.seed, &|ids| bar.inc(ids));
     bar.finish_and_clear();
-    let found = found.with_context(|| args.dir.display().to_string())?;
+    let found = found.with_context(|| shown_path(&args.dir))?;
     print(&found, tokenizer.vocab_size(), &mut std::io::stdout().lock())?;
     Ok(0)
 }

@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::gradcheck::{RTOL, gradcheck};
 use crate::ops::cases::{Case, Use, cases};
 use crate::ops::check::check;
+use crate::shown::shown;
 use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use rand::SeedableRng;
@@ -37,7 +38,7 @@ pub fn run(args: GradcheckArgs) -> Result<u8> {
     ops = ops.iter().enumerate().filter(|(i, op)| !ops[..*i].contains(op)).map(|(_, op)| *op).collect();
     if let Some(op) = &args.op {
         if !ops.contains(&op.as_str()) {
-            return argument(Err(anyhow!("--op: found {op}, expected one of {}", ops.join(", "))));
+            return argument(Err(anyhow!("--op: found {}, expected one of {}", shown(op), ops.join(", "))));
         }
         ops.retain(|name| name == op);
     }

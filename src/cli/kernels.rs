@@ -10,6 +10,7 @@ use crate::gpu::Gpu;
 use crate::gpu::modules::{COMPILED, Resources, resources};
 use crate::ops::cases::{Case, Use, cases};
 use crate::ops::check::run_once;
+use crate::shown::shown;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rand::SeedableRng;
@@ -44,7 +45,8 @@ pub fn run(args: KernelsArgs) -> Result<u8> {
     if !resources().iter().any(|r| is_named(r, name)) {
         let known: Vec<&str> = COMPILED.files.iter().map(|file| file.name).collect();
         return argument(Err(anyhow!(
-            "--kernel: found {name}, expected part of a kernel's name: {}",
+            "--kernel: found {}, expected part of a kernel's name: {}",
+            shown(name),
             known.join(", ")
         )));
     }
@@ -57,7 +59,7 @@ pub fn run(args: KernelsArgs) -> Result<u8> {
     }
     let card = args.card.as_deref();
     if let Some(card) = card.filter(|card| !CARDS.contains(card)) {
-        return argument(Err(anyhow!("--card: found {card}, expected one of {}", CARDS.join(", "))));
+        return argument(Err(anyhow!("--card: found {}, expected one of {}", shown(card), CARDS.join(", "))));
     }
     for card in CARDS.into_iter().filter(|known| card.is_none_or(|card| card == *known)) {
         let rows = measure_on(card, args.kernel.as_deref())?;

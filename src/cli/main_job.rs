@@ -3,6 +3,7 @@
 use super::generate::print_continuation;
 use super::{say, signals, train};
 use crate::generate::{Request, Sampler, Stop};
+use crate::shown::shown_path;
 use crate::train::{Model, Placement, Recipe, Run, Setup, VAL_FRACTION};
 use anyhow::Result;
 use std::io::Write;
@@ -62,7 +63,7 @@ fn sample(run: &Run, quiet: bool) -> Result<u8> {
         }
         writeln!(std::io::stdout())?;
     }
-    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", run.out.display()), quiet);
+    say(&format!("more of it: handgrad generate --model {} --prompt 'fn '", shown_path(&run.out)), quiet);
     say("your own text: handgrad train --data FILE --out DIR", quiet);
     Ok(0)
 }

@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::formats::model_dir;
 use crate::nn::Transformer;
+use crate::shown::message;
 use crate::train::BadSetting;
 use anyhow::{Result, anyhow};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -84,7 +85,7 @@ pub fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS, // the reader of our output has seen enough
         Err(error) => {
-            note(&format!("handgrad: {error:#}"));
+            note(&message(format_args!("handgrad: {error:#}")));
             ExitCode::from(if error.is::<BadSetting>() { 2 } else { 1 })
         }
     }
@@ -176,7 +177,7 @@ fn load_model(dir: &Path, quiet: bool) -> Result<Transformer> {
 }
 
 fn warn(warning: &str, quiet: bool) {
-    say(&format!("handgrad: warning: {warning}"), quiet);
+    say(&message(format_args!("handgrad: warning: {warning}")), quiet);
 }
 
 /// A line on standard error. If nobody reads it any more, the work goes on.

@@ -1,6 +1,7 @@
 //! How a training run looks: a bar where standard error is a terminal, else a plain line every log step.
 
 use super::note;
+use crate::shown::{message, shown_path};
 use crate::train::{Observer, Recipe, StepReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -77,11 +78,11 @@ impl Observer for Progress {
     }
 
     fn saved(&mut self, step: usize, dir: &Path) {
-        self.say(&format!("step {step}: saved {}", dir.display()));
+        self.say(&format!("step {step}: saved {}", shown_path(dir)));
     }
 
     fn warning(&mut self, line: &str) {
-        self.say(&format!("handgrad: warning: {line}"));
+        self.say(&message(format_args!("handgrad: warning: {line}")));
     }
 }
 

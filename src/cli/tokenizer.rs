@@ -2,6 +2,7 @@
 
 use super::{argument, note, thousands};
 use crate::formats::{tiktoken, tokenizer_json};
+use crate::shown::{quoted, shown_path};
 use crate::tokenizer::bpe::train::{BpeTrainer, Watcher};
 use crate::tokenizer::bpe::{BpeTokenizer, Pattern};
 use crate::tokenizer::{SpecialText, Tokenizer};
@@ -113,9 +114,9 @@ fn train(args: TrainArgs, quiet: bool) -> Result<u8> {
     let trainer = BpeTrainer { specials: special, pattern, lossy, ..BpeTrainer::new(vocab_size) };
     let specials = argument(trainer.check())?;
     // Learning may take long: what could not be written then is refused now.
-    ensure!(!out.is_dir(), "--out {}: found a directory, expected a file to write", out.display());
+    ensure!(!out.is_dir(), "--out {}: found a directory, expected a file to write", shown_path(out));
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
-    ensure!(parent.is_none(), "--out {}: found no such directory, expected one to write into", out.display());
+    ensure!(parent.is_none(), "--out {}: found no such directory, expected one to write into", shown_path(out));
     let bytes = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
     let progress = TrainProgress { bar: bar(bytes, "{bar:30} {bytes}/{total_bytes} read  {eta} left", quiet) };
     let learned = trainer.files(&files, &progress);
@@ -131,7 +132,7 @@ fn train(args: TrainArgs, quiet: bool) -> Result<u8> {
             thousands(merges),
             thousands(bytes as usize),
             thousands(size),
-            out.display()
+            shown_path(out)
         ));
         if size < vocab_size {
             note(&format!(
@@ -211,7 +212,7 @@ fn decode(args: &DecodeArgs) -> Result<u8> {
     let text = String::from_utf8_lossy(&bytes);
     let id = |(i, word): (usize, &str)| {
         let id = word.parse::<u32>().ok();
-        id.with_context(|| format!("{place}: found {word:?} as number {}, expected a token id", i + 1))
+        id.with_context(|| format!("{place}: found {} as number {}, expected a token id", quoted(word), i + 1))
     };
     let ids: Vec<u32> = text.split_whitespace().enumerate().map(id).collect::<Result<_>>()?;
     let decoded = tokenizer.decode(&ids).with_context(|| place.clone())?;
@@ -237,8 +238,8 @@ fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
 fn read_bpe(path: &Path) -> Result<BpeTokenizer> {
     match tokenizer_json::read(path)? {
         Tokenizer::Bpe(tokenizer) => Ok(*tokenizer),
-        Tokenizer::Char(_) => bail!("{}: found a tokenizer of characters, expected byte pairs", path.display()),
-        Tokenizer::Bytes(_) => bail!("{}: found a tokenizer of bytes, expected byte pairs", path.display()),
+        Tokenizer::Char(_) => bail!("{}: found a tokenizer of characters, expected byte pairs", shown_path(path)),
+        Tokenizer::Bytes(_) => bail!("{}: found a tokenizer of bytes, expected byte pairs", shown_path(path)),
     }
 }
 
@@ -249,7 +250,7 @@ fn input(file: Option<&Path>) -> Result<(Vec<u8>, String)> {
         std::io::stdin().lock().read_to_end(&mut bytes).context("standard input: cannot be read")?;
         return Ok((bytes, "standard input".to_string()));
     };
-    let place = path.display().to_string();
+    let place = shown_path(path);
     ensure!(!path.is_dir(), "{place}: found a directory, expected a file");
     let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;
     Ok((bytes, place))

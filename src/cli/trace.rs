@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::formats::{rope_layout, safetensors};
 use crate::nn::Module;
 use crate::ops::{IGNORE_INDEX, cross_entropy};
+use crate::shown::{shown, shown_path};
 use crate::tape::Tape;
 use crate::tensor::Tensor;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -59,7 +60,7 @@ pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
     ensure!(
         !inside_model,
         "--out {}: found a path in the model's directory, expected one elsewhere",
-        args.out.display()
+        shown_path(&args.out)
     );
 
     let mut tape = if targets.is_some() { Tape::new() } else { Tape::inference() };
@@ -103,8 +104,10 @@ fn parse_ids(flag: &str, text: &str, least: i32) -> Result<Tensor> {
 
 fn parse_row(flag: &str, row: &str, least: i32) -> Result<Vec<u32>> {
     let parse = |text: &str| {
-        let id: i32 =
-            text.trim().parse().with_context(|| format!("{flag}: found '{}', expected a number", text.trim()))?;
+        let id: i32 = text
+            .trim()
+            .parse()
+            .with_context(|| format!("{flag}: found '{}', expected a number", shown(text.trim())))?;
         ensure!(id >= least, "{flag}: found {id}, expected a number of at least {least}");
         Ok(id as u32)
     };

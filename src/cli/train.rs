@@ -6,6 +6,7 @@ use crate::data::TokenRow;
 use crate::formats::config_json;
 use crate::nn::Module;
 use crate::optim::AdamW;
+use crate::shown::shown_path;
 use crate::train::{Model, Outcome, Placement, Recipe, Resume, Run, Setup, Trainer, VAL_FRACTION};
 use anyhow::{Result, bail};
 use clap::{Args, Command};
@@ -114,7 +115,7 @@ pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
             let change = |recipe| args.recipe.apply(recipe);
             let resume = Resume { from, out: args.out.as_deref(), data: args.data.as_deref(), placement };
             let (run, checkpoint) = Run::resume(&resume, change, &mut |warning| warn(warning, quiet))?;
-            say(&format!("going on behind step {} of {}", checkpoint.step, checkpoint.name.display()), quiet);
+            say(&format!("going on behind step {} of {}", checkpoint.step, shown_path(&checkpoint.name)), quiet);
             run
         }
         None => start(&args, placement)?,
@@ -159,7 +160,7 @@ pub fn train(run: &mut Run, quiet: bool) -> Result<u8> {
     match outcome? {
         Outcome::Finished { .. } => Ok(0),
         Outcome::Interrupted { step } => {
-            let out = run.out.display();
+            let out = shown_path(&run.out);
             progress
                 .say(&format!("interrupted: step {step} saved to {out}; go on with: handgrad train --resume {out}"));
             Ok(signals::status().unwrap_or(1))

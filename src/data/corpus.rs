@@ -1,5 +1,6 @@
 //! The text that a model learns from: a list of documents, from files or built in.
 
+use crate::shown::shown_path;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ impl Corpus {
     /// or empty there is left out. Text is taken byte by byte as it is: line endings are kept.
     /// Errors, each with the path: nothing there, no text, not UTF-8 (with the offset of the first bad byte).
     pub fn load(path: &Path) -> Result<Corpus> {
-        let place = path.display();
+        let place = shown_path(path);
         let meta = fs::metadata(path)
             .with_context(|| format!("{place}: cannot be opened, expected a text file or a directory of text files"))?;
         let mut files = Vec::new();
@@ -65,7 +66,7 @@ impl Corpus {
 /// Adds every file below `directory` that is not hidden. Links to files count, links to directories do not: they may go round
 /// in circles. Error: a directory that cannot be listed.
 pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    let place = || format!("{}: cannot be listed", directory.display());
+    let place = || format!("{}: cannot be listed", shown_path(directory));
     for entry in fs::read_dir(directory).with_context(place)? {
         let entry = entry.with_context(place)?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
@@ -84,7 +85,7 @@ pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 /// A file's text, byte by byte as it is. Errors: a file that cannot be read; not UTF-8, with the offset of the first bad
 /// byte.
 pub fn read_text(path: &Path) -> Result<String> {
-    let place = path.display();
+    let place = shown_path(path);
     let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();

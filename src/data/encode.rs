@@ -9,9 +9,10 @@ use super::progress::{EncodingPlan, InputFile, Progress, begin, save};
 use super::shard::{self, Format};
 use crate::formats::atomic;
 use crate::formats::lock::Lock;
+use crate::shown::{json_error, shown_path};
 use crate::tokenizer::bpe::{Specials, cuts};
 use crate::tokenizer::{SpecialText, Tokenizer};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
 use serde::Deserialize;
 use std::fs::{self, File};
@@ -47,7 +48,7 @@ impl Default for Settings {
 pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for input in inputs {
-        let place = input.display();
+        let place = shown_path(input);
         let meta = fs::metadata(input).with_context(|| format!("{place}: cannot be read"))?;
         if !meta.is_dir() {
             ensure!(meta.is_file(), "{place}: found a pipe or device, expected a regular file");
@@ -107,7 +108,7 @@ pub fn encode(
     if !ids.is_empty() {
         write(out, format, &mut now, &mut ids)?;
     }
-    ensure!(now.tokens > 0, "{}: found no text in {} files, expected some", out.display(), files.len());
+    ensure!(now.tokens > 0, "{}: found no text in {} files, expected some", shown_path(out), files.len());
     save(out, &now)?;
     Ok(now)
 }
@@ -190,9 +191,9 @@ impl TextBatch {
     ) -> Result<()> {
         let encode = |unit: &Unit| {
             let place = || match (self.lines, unit.place) {
-                (true, line) => format!("{}: line {line}", path.display()),
-                (false, 0) => path.display().to_string(),
-                (false, byte) => format!("{}: counted from byte {byte}", path.display()),
+                (true, line) => format!("{}: line {line}", shown_path(path)),
+                (false, 0) => shown_path(path),
+                (false, byte) => format!("{}: counted from byte {byte}", shown_path(path)),
             };
             tokenizer.encode_as(&unit.text, specials).with_context(place)
         };
@@ -214,7 +215,7 @@ impl TextBatch {
 }
 
 fn read_range(path: &Path, start: u64, end: u64) -> Result<Vec<u8>> {
-    let place = || format!("{}: cannot be read", path.display());
+    let place = || format!("{}: cannot be read", shown_path(path));
     let mut file = File::open(path).with_context(place)?;
     file.seek(SeekFrom::Start(start)).with_context(place)?;
     let mut bytes = vec![0; (end - start) as usize];
@@ -266,14 +267,16 @@ fn json_lines(bytes: &[u8], place: &TextOrigin, line: &mut usize, lossy: bool) -
         if text.trim().is_empty() {
             continue;
         }
-        let path = place.path.display();
+        let path = shown_path(place.path);
         // A list of one text would do as well for the reader below.
         ensure!(
             text.trim_start().starts_with('{'),
             "{path}: line {line}: expected a JSON object with a text in \"text\""
         );
-        let parsed: Line = serde_json::from_str(&text)
-            .with_context(|| format!("{path}: line {line}: expected a JSON object with a text in \"text\""))?;
+        let parsed: Line = serde_json::from_str(&text).map_err(|error| {
+            let error = json_error(&error);
+            anyhow!("{path}: line {line}: expected a JSON object with a text in \"text\": {error}")
+        })?;
         let Some(text) = parsed.text else { bail!("{path}: line {line}: found no \"text\", expected a text there") };
         units.push(Unit { text, place: *line as u64, begins: true, ends: true });
     }
@@ -296,7 +299,7 @@ impl TextOrigin<'_> {
                 let at = error.utf8_error().valid_up_to();
                 bail!(
                     "{}: found byte 0x{:02X} at offset {}, expected UTF-8 text (--lossy replaces what is not)",
-                    self.path.display(),
+                    shown_path(self.path),
                     bytes[at],
                     self.start + (offset + at) as u64
                 )

@@ -2,8 +2,9 @@
 
 use super::shard::{self, Format};
 use crate::formats::{atomic, read_json, tokenizer_json, write_json};
+use crate::shown::{json_error, shown_path};
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,11 +53,11 @@ pub(super) struct InputFile {
 impl InputFile {
     /// A file as it is now. Error: a file that cannot be read, or whose name is not UTF-8.
     pub(super) fn of(path: &Path) -> Result<InputFile> {
-        let place = || format!("{}: cannot be read", path.display());
+        let place = || format!("{}: cannot be read", shown_path(path));
         let meta = fs::metadata(path).with_context(place)?;
         let changed = meta.modified().with_context(place)?.duration_since(UNIX_EPOCH).unwrap_or_default();
         // progress.json is text.
-        ensure!(path.to_str().is_some(), "{}: found a name that is not UTF-8, expected another", path.display());
+        ensure!(path.to_str().is_some(), "{}: found a name that is not UTF-8, expected another", shown_path(path));
         Ok(InputFile { path: std::path::absolute(path)?, bytes: meta.len(), changed: changed.as_nanos() as u64 })
     }
 }
@@ -64,7 +65,7 @@ impl InputFile {
 /// Finds out how far an interrupted run of the same plan is, or begins one. Errors: the directory holds shards of another
 /// plan, damaged ones or another tokenizer; it cannot be written to.
 pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, format: Format) -> Result<Progress> {
-    let place = out.display();
+    let place = shown_path(out);
     let holds_shards = shard::is_in(out);
     let tokenizer_path = out.join("tokenizer.json");
     match read_progress(out)? {
@@ -82,7 +83,7 @@ pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, forma
             ensure!(!holds_shards, "{place}: found shards without progress.json, expected a new directory");
             let others = tokenizer_path.exists()
                 && tokenizer_json::fingerprint(&tokenizer_json::read(&tokenizer_path)?) != format.fingerprint;
-            ensure!(!others, "{}: found another tokenizer, expected a new directory", tokenizer_path.display());
+            ensure!(!others, "{}: found another tokenizer, expected a new directory", shown_path(&tokenizer_path));
         }
     }
     tokenizer_json::write(&tokenizer_path, tokenizer)?;
@@ -97,8 +98,11 @@ fn read_progress(out: &Path) -> Result<Option<Progress>> {
     if !path.exists() {
         return Ok(None);
     }
-    let state = serde_json::from_value(read_json(&path)?);
-    Ok(Some(state.with_context(|| format!("{}: not the progress of handgrad data encode", path.display()))?))
+    let state = serde_json::from_value(read_json(&path)?).map_err(|error| {
+        let (path, error) = (shown_path(&path), json_error(&error));
+        anyhow!("{path}: not the progress of handgrad data encode: {error}")
+    })?;
+    Ok(Some(state))
 }
 
 /// Whether a run has begun to write a directory, though it may not have come to a shard.
@@ -110,13 +114,13 @@ pub fn is_begun(dir: &Path) -> bool {
 /// progress.json cannot be read.
 pub fn check_finished(dir: &Path) -> Result<()> {
     let Some(state) = read_progress(dir)? else { return Ok(()) };
-    let place = dir.display();
+    let place = shown_path(dir);
     ensure!(state.finished, "{place}: found an unfinished handgrad data encode, expected it to be called again first");
     let missing = (0..state.shards).map(|number| shard::path(dir, number)).find(|path| !path.exists());
     ensure!(
         missing.is_none(),
         "{}: not there, expected {} shards",
-        missing.unwrap_or_default().display(),
+        shown_path(missing.unwrap_or_default()),
         state.shards
     );
     Ok(())

@@ -14,6 +14,7 @@
 //! All numbers are little-endian. Ids take 2 bytes if every id of the vocabulary fits.
 
 use crate::formats::{atomic, tokenizer_json};
+use crate::shown::shown_path;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -76,7 +77,7 @@ pub fn write(path: &Path, format: Format, ids: &[u32]) -> Result<()> {
         ensure!(
             wide.is_none(),
             "{}: found id {}, expected at most 65535 in 2 bytes",
-            path.display(),
+            shown_path(path),
             wide.unwrap_or(&0)
         );
     }
@@ -104,7 +105,7 @@ impl Shard {
     /// Errors, each with the file: an empty file, another format or version, a length that is not the header's, another
     /// tokenizer.
     fn open(path: &Path, fingerprint: u64) -> Result<Shard> {
-        let place = path.display();
+        let place = shown_path(path);
         let file = File::open(path).with_context(|| format!("{place}: cannot be read"))?;
         let size = file.metadata().with_context(|| format!("{place}: cannot be read"))?.len();
         ensure!(size > 0, "{place}: found an empty file, no tokens in it");
@@ -142,7 +143,7 @@ impl Shard {
         let mut bytes = vec![0; range.len() * self.width];
         let start = (HEADER + range.start * self.width) as u64;
         File::open(&self.path).and_then(|file| file.read_exact_at(&mut bytes, start)).with_context(|| {
-            format!("{}: cannot be read, expected ids {} to {}", self.path.display(), range.start, range.end)
+            format!("{}: cannot be read, expected ids {} to {}", shown_path(&self.path), range.start, range.end)
         })?;
         match self.width {
             2 => out.extend(bytes.chunks_exact(2).map(|id| u32::from(u16::from_le_bytes([id[0], id[1]])))),
@@ -166,13 +167,13 @@ impl ShardSet {
     pub fn open(dir: &Path, tokenizer: &Tokenizer) -> Result<ShardSet> {
         let fingerprint = tokenizer_json::fingerprint(tokenizer);
         let count = count_shards(dir)?;
-        ensure!(count > 0, "{}: found no shard-00000.tokens, expected shards of handgrad data encode", dir.display());
+        ensure!(count > 0, "{}: found no shard-00000.tokens, expected shards of handgrad data encode", shown_path(dir));
         let shards: Vec<Shard> = (0..count).map(|n| Shard::open(&path(dir, n), fingerprint)).collect::<Result<_>>()?;
         let mut starts = vec![0];
         for shard in &shards {
             starts.push(starts[starts.len() - 1] + shard.count);
         }
-        ensure!(starts[count] > 0, "{}: found {count} shards without any tokens, expected some", dir.display());
+        ensure!(starts[count] > 0, "{}: found {count} shards without any tokens, expected some", shown_path(dir));
         Ok(ShardSet { shards, starts })
     }
 
@@ -201,7 +202,7 @@ impl ShardSet {
 
 /// How many files are named as shards are.
 fn files(dir: &Path) -> Result<usize> {
-    let place = || format!("{}: cannot be listed", dir.display());
+    let place = || format!("{}: cannot be listed", shown_path(dir));
     let mut count = 0;
     for entry in std::fs::read_dir(dir).with_context(place)? {
         let name = entry.with_context(place)?.file_name();
@@ -215,7 +216,7 @@ fn count_shards(dir: &Path) -> Result<usize> {
     let count = files(dir)?;
     let missing = (0..count).find(|&number| !path(dir, number).exists());
     if let Some(number) = missing {
-        anyhow::bail!("{}: found {count} shards, but no {}", dir.display(), path(Path::new(""), number).display());
+        anyhow::bail!("{}: found {count} shards, but no {}", shown_path(dir), shown_path(path(Path::new(""), number)));
     }
     Ok(count)
 }

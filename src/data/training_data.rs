@@ -3,6 +3,7 @@
 use super::shard::{self, ShardSet};
 use super::{Corpus, Tokens, progress};
 use crate::formats::tokenizer_json;
+use crate::shown::shown_path;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ impl TrainingData {
     pub fn name(&self) -> String {
         match self {
             TrainingData::Texts(corpus) => corpus.name.clone(),
-            TrainingData::Shards(dir) => dir.display().to_string(),
+            TrainingData::Shards(dir) => shown_path(dir),
         }
     }
 
@@ -46,7 +47,7 @@ impl TrainingData {
             (TrainingData::Shards(dir), Some(name @ ("char" | "bytes"))) => {
                 anyhow::bail!(
                     "--tokenizer: found {name}, expected none or a file: {} is encoded already",
-                    dir.display()
+                    shown_path(dir)
                 )
             }
             (_, Some(path)) => tokenizer_json::read(Path::new(path)),

@@ -12,6 +12,7 @@
 
 use super::{read_json, write_json};
 use crate::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};
+use crate::shown::{shown, shown_path};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -24,7 +25,7 @@ const INITIALIZER_RANGE: f64 = 0.02;
 /// Reads and validates a configuration. Errors, each with the file: it cannot be read; it is not JSON; what
 /// [`from_json`] refuses.
 pub fn read(path: &Path) -> Result<ModelConfig> {
-    from_json(&read_json(path)?).with_context(|| path.display().to_string())
+    from_json(&read_json(path)?).with_context(|| shown_path(path))
 }
 
 /// Writes a configuration atomically. Error: the file cannot be written.
@@ -66,7 +67,9 @@ impl Family {
     fn parse(model_type: &str) -> Result<Family> {
         let all = [Family::Qwen3, Family::Llama, Family::Classic];
         let family = all.into_iter().find(|family| family.names().0 == model_type);
-        family.with_context(|| format!("model_type: found '{model_type}', expected qwen3, llama or handgrad_classic"))
+        family.with_context(|| {
+            format!("model_type: found '{}', expected qwen3, llama or handgrad_classic", shown(model_type))
+        })
     }
 }
 
@@ -177,14 +180,14 @@ pub fn from_json(json: &Value) -> Result<ModelConfig> {
 /// Refuses what `qwen3` and `llama` files can ask for and the model here does not have.
 fn refuse_other_models(keys: &Keys) -> Result<()> {
     let act = keys.optional("hidden_act", "a string", Value::as_str)?.unwrap_or("silu");
-    ensure!(act == "silu", "hidden_act: found '{act}', expected silu");
+    ensure!(act == "silu", "hidden_act: found '{}', expected silu", shown(act));
     for key in ["attention_bias", "mlp_bias", "use_sliding_window"] {
         let on = keys.optional(key, "true or false", Value::as_bool)?.unwrap_or(false);
         ensure!(!on, "{key}: found true, expected false");
     }
     let layers = keys.optional("layer_types", "a list", Value::as_array)?;
     if let Some(other) = layers.into_iter().flatten().find(|layer| *layer != "full_attention") {
-        bail!("layer_types: found {other}, expected \"full_attention\" in every layer");
+        bail!("layer_types: found {}, expected \"full_attention\" in every layer", shown(other));
     }
     Ok(())
 }
@@ -220,12 +223,12 @@ fn refuse_scaled_rope(key: &str, map: Option<&Map<String, Value>>) -> Result<()>
     for name in ["rope_type", "type"] {
         let kind = map.get(name).filter(|kind| !kind.is_null());
         if let Some(kind) = kind.filter(|kind| *kind != "default") {
-            bail!("{key}.{name}: found {kind}, expected \"default\": scaled RoPE is not supported");
+            bail!("{key}.{name}: found {}, expected \"default\": scaled RoPE is not supported", shown(kind));
         }
     }
-    for name in map.keys() {
-        let known = ["rope_type", "type", "rope_theta"].contains(&name.as_str()) || map[name].is_null();
-        ensure!(known, "{key}.{name}: found {}, expected plain RoPE without it", map[name]);
+    for (name, value) in map {
+        let known = ["rope_type", "type", "rope_theta"].contains(&name.as_str()) || value.is_null();
+        ensure!(known, "{key}.{}: found {}, expected plain RoPE without it", shown(name), shown(value));
     }
     Ok(())
 }
@@ -238,7 +241,9 @@ fn init(keys: &Keys) -> Result<Init> {
         "xavier" => Init::Xavier,
         "he" => Init::He,
         "zeros" => Init::Zeros,
-        other => bail!("handgrad_init: found '{other}', expected normal, truncated_normal, xavier or he"),
+        other => {
+            bail!("handgrad_init: found '{}', expected normal, truncated_normal, xavier or he", shown(other))
+        }
     })
 }
 
@@ -249,7 +254,9 @@ impl<'a> Keys<'a> {
     fn optional<T>(&self, key: &str, expected: &str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         match self.0.get(key) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => get(value).map(Some).with_context(|| format!("{key}: found {value}, expected {expected}")),
+            Some(value) => {
+                get(value).map(Some).with_context(|| format!("{key}: found {}, expected {expected}", shown(value)))
+            }
         }
     }
 

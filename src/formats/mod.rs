@@ -21,7 +21,8 @@ pub mod tiktoken;
 pub mod tokenizer_json;
 pub mod weights;
 
-use anyhow::{Context, Result};
+use crate::shown::{json_error, shown_path};
+use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -29,10 +30,10 @@ use std::path::Path;
 /// Reads a JSON file. Errors, each with the path: the file cannot be read; it is not JSON, with what it is instead or
 /// the line and column.
 pub fn read_json(path: &Path) -> Result<Value> {
-    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    serde_json::from_slice(&bytes).with_context(|| match foreign::recognised(&bytes) {
-        Some(kind) => format!("{}: found {kind}", path.display()),
-        None => format!("{}: not valid JSON", path.display()),
+    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", shown_path(path)))?;
+    serde_json::from_slice(&bytes).map_err(|error| match foreign::recognised(&bytes) {
+        Some(kind) => anyhow!("{}: found {kind}", shown_path(path)),
+        None => anyhow!("{}: not valid JSON: {}", shown_path(path), json_error(&error)),
     })
 }
 

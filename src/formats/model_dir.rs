@@ -4,6 +4,7 @@ use super::{config_json, safetensors, tokenizer_json, weights};
 use crate::device::Device;
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Module, Parameter, Transformer, cost};
+use crate::shown::shown_path;
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, bail, ensure};
@@ -34,7 +35,7 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
     ensure!(
         dir.join("config.json").exists(),
         "{}: found no config.json, expected a model directory (handgrad train --out DIR makes one)",
-        dir.display()
+        shown_path(dir)
     );
     let config = config_json::read(&dir.join("config.json"))?;
     let weights_path = dir.join("model.safetensors");
@@ -53,7 +54,7 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
 
 /// Refuses a configuration that the file cannot fill, before memory is asked for.
 fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
-    let place = || format!("{}: cannot be opened, expected the model's weights", weights.display());
+    let place = || format!("{}: cannot be opened, expected the model's weights", shown_path(weights));
     let bytes = std::fs::metadata(weights).with_context(place)?.len();
     let parameters = cost::matrix_parameters(config);
     if 2 * parameters <= u128::from(bytes) {
@@ -62,20 +63,20 @@ fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
     safetensors::check(weights)?; // A file that is no safetensors file, or cut short, is told as that.
     bail!(
         "{}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json",
-        weights.display()
+        shown_path(weights)
     )
 }
 
 /// Reads the tokenizer. Errors: it is missing or bad; it has more tokens than the model's embedding has rows.
 pub fn load_tokenizer(dir: &Path, model: &Transformer) -> Result<Tokenizer> {
     let path = dir.join("tokenizer.json");
-    ensure!(path.exists(), "{}: found no tokenizer.json, expected one beside the model", dir.display());
+    ensure!(path.exists(), "{}: found no tokenizer.json, expected one beside the model", shown_path(dir));
     let tokenizer = tokenizer_json::read(&path)?;
     let (tokens, rows) = (tokenizer.vocab_size(), model.config.vocab_size);
     ensure!(
         tokens <= rows,
         "{}: found {tokens} tokens, expected at most the model's vocabulary of {rows}",
-        path.display()
+        shown_path(path)
     );
     Ok(tokenizer)
 }

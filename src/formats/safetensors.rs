@@ -6,6 +6,7 @@
 
 use super::{atomic, foreign};
 use crate::dtype::Element;
+use crate::shown::{json_error, quoted, shown, shown_path};
 use crate::{DType, Tensor};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use half::{bf16, f16};
@@ -33,7 +34,7 @@ pub struct TensorFile {
 /// numbers as two's complement. Errors, each one line with the path: the file cannot be read; it is no safetensors
 /// file, damaged or cut off; a tensor of another type.
 pub fn read(path: &Path) -> Result<TensorFile> {
-    read_file(path).with_context(|| path.display().to_string())
+    read_file(path).with_context(|| shown_path(path))
 }
 
 fn read_file(path: &Path) -> Result<TensorFile> {
@@ -41,10 +42,10 @@ fn read_file(path: &Path) -> Result<TensorFile> {
     let mut tensors = BTreeMap::new();
     // In the order of the file, so that it is read from front to back; the header check has left no gaps.
     for name in header.offset_keys() {
-        let info = header.info(&name).with_context(|| format!("{name}: not in the header"))?;
+        let info = header.info(&name).with_context(|| format!("{}: not in the header", shown(&name)))?;
         let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
-        file.read_exact(&mut bytes).with_context(|| format!("{name}: cannot be read"))?;
-        let tensor = decode(info, &bytes).with_context(|| name.clone())?;
+        file.read_exact(&mut bytes).with_context(|| format!("{}: cannot be read", shown(&name)))?;
+        let tensor = decode(info, &bytes).with_context(|| shown(&name))?;
         tensors.insert(name, tensor);
     }
     let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -53,7 +54,7 @@ fn read_file(path: &Path) -> Result<TensorFile> {
 
 /// Checks that a file is a safetensors file and all there, without reading its numbers. Errors: as [`read`].
 pub fn check(path: &Path) -> Result<()> {
-    open(path).map(|_| ()).with_context(|| path.display().to_string())
+    open(path).map(|_| ()).with_context(|| shown_path(path))
 }
 
 /// A file, read up to the end of its header, and the header.
@@ -108,15 +109,15 @@ fn refuse_other_formats(file: &mut File) -> Result<()> {
 fn parse_header(bytes: &[u8], data_len: u64) -> Result<Metadata> {
     let text = std::str::from_utf8(bytes)
         .map_err(|e| anyhow!("header: found invalid UTF-8 at byte {}, expected JSON", e.valid_up_to()))?;
-    let json: Value = serde_json::from_str(text).map_err(|e| anyhow!("header: not valid JSON: {e}"))?;
+    let json: Value = serde_json::from_str(text).map_err(|e| anyhow!("header: not valid JSON: {}", json_error(&e)))?;
     let Value::Object(entries) = json else {
         bail!("header: found JSON that is not an object, expected one entry for each tensor");
     };
     for (name, entry) in entries.iter().filter(|(name, _)| *name != "__metadata__") {
-        check_entry(entry, data_len).with_context(|| format!("{name:?}"))?;
+        check_entry(entry, data_len).with_context(|| quoted(name))?;
     }
     // The format's own library has the last word, on gaps and overlaps among other things.
-    let header: Metadata = serde_json::from_str(text).map_err(|e| anyhow!("header: {e}"))?;
+    let header: Metadata = serde_json::from_str(text).map_err(|e| anyhow!("header: {}", json_error(&e)))?;
     let end = header.data_len() as u64;
     ensure!(end == data_len, "found {data_len} bytes of data, expected {end} as the header says");
     Ok(header)
@@ -125,20 +126,20 @@ fn parse_header(bytes: &[u8], data_len: u64) -> Result<Metadata> {
 /// One tensor's entry on its own: dtype, shape and byte range fit together and into the data.
 fn check_entry(entry: &Value, data_len: u64) -> Result<()> {
     let info: TensorInfo = serde_json::from_value(entry.clone())
-        .map_err(|e| anyhow!("header entry: {e}; expected dtype, shape and data_offsets"))?;
+        .map_err(|e| anyhow!("header entry: {}; expected dtype, shape and data_offsets", json_error(&e)))?;
     let (start, end) = info.data_offsets;
     let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |bits, &n| bits.checked_mul(n));
-    let bits =
-        bits.with_context(|| format!("found shape {:?}, which overflows, expected a size in bytes", info.shape))?;
+    let shape = || shown(format_args!("{:?}", info.shape));
+    let bits = bits.with_context(|| format!("found shape {}, which overflows, expected a size in bytes", shape()))?;
     ensure!(start <= end, "found bytes {start} to {end}, expected an end behind the start");
     ensure!(end as u64 <= data_len, "found {data_len} bytes of data, expected {end}: the file was cut short");
     ensure!(
         (end - start).checked_mul(8) == Some(bits),
-        "found {} bytes, expected {} for {} {:?}",
+        "found {} bytes, expected {} for {} {}",
         end - start,
         bits / 8,
         info.dtype,
-        info.shape
+        shape()
     );
     Ok(())
 }
@@ -184,7 +185,7 @@ pub fn write(path: &Path, tensors: &[(String, Tensor)], metadata: &[(&str, Strin
     let mut sorted: Vec<&(String, Tensor)> = tensors.iter().collect();
     // Wide types first: then every tensor begins at a multiple of its own element size.
     sorted.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size()), name));
-    let (header, data_len) = header(&sorted, metadata).with_context(|| path.display().to_string())?;
+    let (header, data_len) = header(&sorted, metadata).with_context(|| shown_path(path))?;
     let total = LENGTH_BYTES + header.len() + data_len;
     atomic::write_sized(path, Some(total as u64), |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;

@@ -11,6 +11,7 @@ mod bpe;
 pub use crate::tokenizer::bpe::printable::printable;
 
 use super::{read_json, write_json};
+use crate::shown::{quoted, shown, shown_path};
 use crate::tokenizer::{ByteTokenizer, CharTokenizer, END_OF_TEXT, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
@@ -18,14 +19,14 @@ use std::path::Path;
 
 /// Reads a tokenizer. Errors, each with the file: it cannot be read; it is not JSON; what [`from_json`] refuses.
 pub fn read(path: &Path) -> Result<Tokenizer> {
-    from_json(&read_json(path)?).with_context(|| path.display().to_string())
+    from_json(&read_json(path)?).with_context(|| shown_path(path))
 }
 
 /// Writes a tokenizer atomically. Errors: a special token that the format cannot tell from an ordinary one; the file
 /// cannot be written.
 pub fn write(path: &Path, tokenizer: &Tokenizer) -> Result<()> {
     if let Tokenizer::Bpe(tokenizer) = tokenizer {
-        bpe::check(tokenizer).with_context(|| path.display().to_string())?;
+        bpe::check(tokenizer).with_context(|| shown_path(path))?;
     }
     write_json(path, &to_json(tokenizer))
 }
@@ -105,14 +106,19 @@ pub fn from_json(json: &Value) -> Result<Tokenizer> {
     let steps = ["version", "added_tokens", "pre_tokenizer", "decoder", "model"];
     // Other steps change the text or the ids, whatever they are called: none may be there.
     for (key, value) in json.iter().filter(|(key, _)| !steps.contains(&key.as_str())) {
-        ensure!(value.is_null(), "{key}: found {}, expected null: this step is not supported", shown(value));
+        ensure!(
+            value.is_null(),
+            "{}: found {}, expected null: this step is not supported",
+            shown(key),
+            shown_json(value)
+        );
     }
     let tokens = vocabulary(json.get("model").unwrap_or(&Value::Null))?;
     let added = json.get("added_tokens").unwrap_or(&Value::Null);
     let pre_tokenizer = json.get("pre_tokenizer").unwrap_or(&Value::Null);
     let decoder = json.get("decoder").unwrap_or(&Value::Null);
     if pre_tokenizer.is_null() {
-        ensure!(decoder["type"] == "Fuse", "decoder: found {}, expected Fuse for characters", shown(decoder));
+        ensure!(decoder["type"] == "Fuse", "decoder: found {}, expected Fuse for characters", shown_json(decoder));
         let end_of_text = end_of_text(added, tokens.len())?;
         return Ok(Tokenizer::Char(CharTokenizer::from_chars(tokens, end_of_text)?));
     }
@@ -125,25 +131,25 @@ pub fn from_json(json: &Value) -> Result<Tokenizer> {
 fn vocabulary(model: &Value) -> Result<Vec<char>> {
     let model = object(model, "model")?;
     let kind = model.get("type").unwrap_or(&Value::Null);
-    ensure!(kind == "BPE", "model.type: found {}, expected BPE", shown(kind));
+    ensure!(kind == "BPE", "model.type: found {}, expected BPE", shown_json(kind));
     let merges = model.get("merges").and_then(Value::as_array).context("model.merges: missing, expected a list")?;
     ensure!(merges.is_empty(), "model.merges: found {} merges, expected none: merges are not supported", merges.len());
     let plain = |value: &Value| value.is_null() || value == &json!(false) || value == "" || value == &json!(0.0);
     for (key, value) in
         model.iter().filter(|(key, _)| !["type", "merges", "vocab", "ignore_merges"].contains(&key.as_str()))
     {
-        ensure!(plain(value), "model.{key}: found {}, expected it switched off", shown(value));
+        ensure!(plain(value), "model.{}: found {}, expected it switched off", shown(key), shown_json(value));
     }
     let vocab = object(model.get("vocab").unwrap_or(&Value::Null), "model.vocab")?;
     let mut tokens = vec![None; vocab.len()];
     for (token, id) in vocab {
         let mut chars = token.chars();
         let (Some(c), None) = (chars.next(), chars.next()) else {
-            bail!("model.vocab: found token {token:?}, expected single characters");
+            bail!("model.vocab: found token {}, expected single characters", quoted(token));
         };
         let place = id.as_u64().and_then(|id| tokens.get_mut(usize::try_from(id).ok()?));
-        let place = place
-            .with_context(|| format!("model.vocab: found id {id} of {token:?}, expected 0 to {}", vocab.len() - 1))?;
+        let found = || format!("model.vocab: found id {} of {}", shown_json(id), quoted(token));
+        let place = place.with_context(|| format!("{}, expected 0 to {}", found(), vocab.len() - 1))?;
         if let Some(other) = place.replace(c) {
             bail!("model.vocab: found id {id} for both {other:?} and {c:?}, expected each id once");
         }
@@ -156,8 +162,8 @@ fn vocabulary(model: &Value) -> Result<Vec<char>> {
 fn end_of_text(added: &Value, id: usize) -> Result<bool> {
     for token in added.as_array().into_iter().flatten() {
         let (content, found) = (&token["content"], &token["id"]);
-        ensure!(content == END_OF_TEXT, "added_tokens: found {}, expected only {END_OF_TEXT}", shown(content));
-        ensure!(found == &json!(id), "added_tokens: found id {found} for {END_OF_TEXT}, expected {id}");
+        ensure!(content == END_OF_TEXT, "added_tokens: found {}, expected only {END_OF_TEXT}", shown_json(content));
+        ensure!(found == &json!(id), "added_tokens: found id {} for {END_OF_TEXT}, expected {id}", shown_json(found));
     }
     let count = added.as_array().map_or(0, Vec::len);
     ensure!(count <= 1, "added_tokens: found {END_OF_TEXT} {count} times, expected it once");
@@ -167,11 +173,11 @@ fn end_of_text(added: &Value, id: usize) -> Result<bool> {
 /// Refuses steps that would split or change the text.
 fn check_byte_level(pre_tokenizer: &Value, decoder: &Value) -> Result<()> {
     for (key, step) in [("pre_tokenizer", pre_tokenizer), ("decoder", decoder)] {
-        ensure!(step["type"] == "ByteLevel", "{key}: found {}, expected ByteLevel", shown(step));
+        ensure!(step["type"] == "ByteLevel", "{key}: found {}, expected ByteLevel", shown_json(step));
     }
     // The library's own default is true, so an absent key means true.
     let prefix = pre_tokenizer.get("add_prefix_space").unwrap_or(&Value::Bool(true));
-    ensure!(prefix == &json!(false), "pre_tokenizer.add_prefix_space: found {}, expected false", shown(prefix));
+    ensure!(prefix == &json!(false), "pre_tokenizer.add_prefix_space: found {}, expected false", shown_json(prefix));
     Ok(())
 }
 
@@ -191,16 +197,13 @@ fn check_bytes(tokens: &[char]) -> Result<()> {
 }
 
 fn object<'a>(value: &'a Value, key: &str) -> Result<&'a Map<String, Value>> {
-    value.as_object().with_context(|| format!("{key}: found {}, expected an object", shown(value)))
+    value.as_object().with_context(|| format!("{key}: found {}, expected an object", shown_json(value)))
 }
 
-/// A value as errors show it: of an object its type, of anything long its beginning.
-fn shown(value: &Value) -> String {
+/// A value as errors show it: of an object its type.
+fn shown_json(value: &Value) -> String {
     match value.get("type") {
-        Some(Value::String(kind)) => kind.clone(),
-        _ => {
-            let text = value.to_string();
-            if text.chars().count() > 60 { format!("{}…", text.chars().take(60).collect::<String>()) } else { text }
-        }
+        Some(Value::String(kind)) => shown(kind),
+        _ => shown(value),
     }
 }

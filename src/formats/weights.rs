@@ -4,6 +4,7 @@
 
 use super::{rope_layout, safetensors};
 use crate::nn::config::ModelConfig;
+use crate::shown::{shown, shown_path};
 use crate::{DType, Tensor};
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +48,7 @@ pub fn load(
     ensure!(
         problems.is_empty(),
         "{}: the tensors do not fit the configuration: {}",
-        path.display(),
+        shown_path(path),
         problems.join("; ")
     );
     let mut parameters = HashMap::with_capacity(found.len());
@@ -77,7 +78,7 @@ fn drop_redundant_head(
     if !same {
         warn(&format!(
             "{}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings is true: the embedding is used for both",
-            path.display()
+            shown_path(path)
         ));
     }
 }
@@ -91,13 +92,14 @@ fn compare(found: &BTreeMap<String, Tensor>, expected: &[(String, Vec<usize>)]) 
     let (mut unexpected, mut misshaped, mut mistyped) = (vec![], vec![], vec![]);
     for (name, tensor) in found {
         let shape = tensor.shape();
+        let (shown_name, shown_shape) = (shown(name), shown(format_args!("{shape:?}")));
         match shapes.get(name.as_str()) {
-            None => unexpected.push(format!("{name} {shape:?}")),
+            None => unexpected.push(format!("{shown_name} {shown_shape}")),
             Some(&expected) if expected != shape => {
-                misshaped.push(format!("{name}: found {shape:?}, expected {expected:?}"));
+                misshaped.push(format!("{shown_name}: found {shown_shape}, expected {expected:?}"));
             }
             Some(_) if tensor.dtype() == DType::U32 => {
-                mistyped.push(format!("{name}: found whole numbers, expected floats"));
+                mistyped.push(format!("{shown_name}: found whole numbers, expected floats"));
             }
             Some(_) => {}
         }

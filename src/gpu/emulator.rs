@@ -5,6 +5,7 @@
 //! and the loader reads that when a process starts. Then [`load`] fails, unless the program did beforehand what [`restart`]
 //! says: that is for its `main` alone to do.
 
+use crate::shown::shown_path;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,12 +82,12 @@ fn try_load() -> Result<Library> {
             links(&path, &folder)?;
             bail!(
                 "emulator: found an installed driver (libcuda.so) in front of it, expected LD_LIBRARY_PATH={} from this program's start on; a test may use the card instead: HANDGRAD_TEST_DEVICE=cuda",
-                folder.display()
+                shown_path(folder)
             );
         }
     };
     // SAFETY: the emulator's initialisers do nothing.
-    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.with_context(|| format!("{}", path.display()))
+    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.with_context(|| format!("{}", shown_path(path)))
 }
 
 /// Where the links to a library are.
@@ -98,10 +99,10 @@ fn folder(library: &Path) -> PathBuf {
 fn find() -> Result<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) {
         if !path.is_file() {
-            bail!("{VARIABLE}: found no file {}, expected {LIBRARY}", path.display());
+            bail!("{VARIABLE}: found no file {}, expected {LIBRARY}", shown_path(path));
         }
         // The loader looks for a bare name in its own folders, and a link is relative to where it lies.
-        return std::path::absolute(&path).with_context(|| format!("{VARIABLE}: {}", path.display()));
+        return std::path::absolute(&path).with_context(|| format!("{VARIABLE}: {}", shown_path(path)));
     }
     let program = env::current_exe().context("this program's path")?;
     let folder = program.parent().unwrap_or(Path::new(".")).to_path_buf();
@@ -110,14 +111,14 @@ fn find() -> Result<PathBuf> {
         Some(path) => Ok(path),
         None => bail!(
             "emulator: found no {LIBRARY} in {}, expected one: run cargo build --release -p cuda-emulator, or set {VARIABLE}",
-            folder.display()
+            shown_path(folder)
         ),
     }
 }
 
 /// Links to the library in `folder`, under the names by which programs look for a driver.
 fn links(library: &Path, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("{}", shown_path(folder)))?;
     for name in ["libcuda.so", "libcuda.so.1"] {
         let link = folder.join(name);
         if std::fs::read_link(&link).is_ok_and(|to| to == library) {
@@ -126,8 +127,8 @@ fn links(library: &Path, folder: &Path) -> Result<()> {
         // Two processes may do this at once: the link is made under a name of its own and moved.
         let fresh = folder.join(format!("{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&fresh);
-        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", fresh.display()))?;
-        std::fs::rename(&fresh, &link).with_context(|| format!("{}", link.display()))?;
+        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", shown_path(fresh)))?;
+        std::fs::rename(&fresh, &link).with_context(|| format!("{}", shown_path(link)))?;
     }
     Ok(())
 }

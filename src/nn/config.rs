@@ -12,6 +12,7 @@
 //! | plain Q, K → QK-Norm    | `qk_norm`            | `false`                    | `true`                    |
 //! | recompute → KV cache    | (when generating)    | `--no-cache`               | the default               |
 
+use crate::shown::shown;
 use anyhow::{Result, bail, ensure};
 
 /// Where a block normalises: before each branch, on the way in, or after each residual sum (report §5.4).
@@ -176,7 +177,7 @@ impl ModelConfig {
             "classic" => ModelConfig::classic(vocab_size.unwrap_or(SMALL)),
             "report-80m" => ModelConfig::report_80m(vocab_size.unwrap_or(REPORT)),
             "report-197m" => ModelConfig::report_197m(vocab_size.unwrap_or(REPORT)),
-            _ => bail!("preset: found '{name}', expected chapter8, classic, report-80m or report-197m"),
+            _ => bail!("preset: found '{}', expected chapter8, classic, report-80m or report-197m", shown(name)),
         })
     }
 

@@ -6,6 +6,7 @@ mod model_weights;
 mod rope;
 mod tensor_files;
 mod tokenizers;
+mod words;
 
 use handgrad::formats::{atomic, config_json, model_dir, rope_layout, safetensors, tokenizer_json, weights};
 use handgrad::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};

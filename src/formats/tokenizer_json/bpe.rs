@@ -10,7 +10,8 @@
 //!
 //! Anything else would change ids, and is an error that names it.
 
-use super::{added_token, byte_level, file, model, object, shown};
+use super::{added_token, byte_level, file, model, object, shown_json};
+use crate::shown::{quoted, shown};
 use crate::tokenizer::bpe::printable::{bytes_of, text_of};
 use crate::tokenizer::bpe::{BpeParts, BpeTokenizer, Pattern, SpecialToken};
 use anyhow::{Context, Result, bail, ensure};
@@ -36,7 +37,7 @@ pub fn check(tokenizer: &BpeTokenizer) -> Result<()> {
     for token in tokenizer.specials().tokens() {
         let id = bytes_of(&token.text).and_then(|bytes| tokenizer.id_of(&bytes));
         if let Some(id) = id {
-            bail!("special token {:?}: found the ordinary token {id} written in the same way", token.text);
+            bail!("special token {}: found the ordinary token {id} written in the same way", quoted(&token.text));
         }
     }
     Ok(())
@@ -91,17 +92,22 @@ pub fn from_json(json: &Map<String, Value>) -> Result<BpeTokenizer> {
     let get = |key: &str| json.get(key).unwrap_or(&Value::Null);
     let known = ["version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"];
     for (key, value) in json.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
-        ensure!(value.is_null(), "{key}: found {}, expected null: this step is not supported", shown(value));
+        ensure!(
+            value.is_null(),
+            "{}: found {}, expected null: this step is not supported",
+            shown(key),
+            shown_json(value)
+        );
     }
     let normalizer = get("normalizer");
     let nfc = match normalizer["type"].as_str() {
         Some("NFC") => true,
         _ if normalizer.is_null() => false,
-        _ => bail!("normalizer: found {}, expected NFC or null", shown(normalizer)),
+        _ => bail!("normalizer: found {}, expected NFC or null", shown_json(normalizer)),
     };
     let pattern = pattern(get("pre_tokenizer"))?;
     let decoder = get("decoder");
-    ensure!(decoder["type"] == "ByteLevel", "decoder: found {}, expected ByteLevel", shown(decoder));
+    ensure!(decoder["type"] == "ByteLevel", "decoder: found {}, expected ByteLevel", shown_json(decoder));
     let specials = added_tokens(get("added_tokens"), nfc)?;
     let model = object(get("model"), "model")?;
     let whole_pieces = check_model(model)?;
@@ -123,46 +129,56 @@ fn pattern(step: &Value) -> Result<Pattern> {
     }
     let steps = step["pretokenizers"].as_array().map_or(&[][..], Vec::as_slice);
     let [split, byte_level] = steps else {
-        let kinds: Vec<String> = steps.iter().map(shown).collect();
-        bail!("pre_tokenizer: found a Sequence of [{}], expected Split and ByteLevel", kinds.join(", "));
+        let kinds: Vec<String> = steps.iter().take(4).map(shown_json).collect();
+        let found = shown(kinds.join(", "));
+        bail!("pre_tokenizer: found a Sequence of [{found}], expected Split and ByteLevel");
     };
-    ensure!(split["type"] == "Split", "pre_tokenizer.pretokenizers: found {}, expected Split first", shown(split));
+    ensure!(split["type"] == "Split", "pre_tokenizer.pretokenizers: found {}, expected Split first", shown_json(split));
     ensure!(
         byte_level["type"] == "ByteLevel",
         "pre_tokenizer.pretokenizers: found {}, expected ByteLevel second",
-        shown(byte_level)
+        shown_json(byte_level)
     );
     check_byte_level(byte_level, "pre_tokenizer.pretokenizers")?;
     let uses_regex = &byte_level["use_regex"];
-    ensure!(*uses_regex == false, "ByteLevel.use_regex: found {}, expected false after a Split", shown(uses_regex));
+    ensure!(
+        *uses_regex == false,
+        "ByteLevel.use_regex: found {}, expected false after a Split",
+        shown_json(uses_regex)
+    );
     let (behavior, invert) = (&split["behavior"], &split["invert"]);
-    ensure!(behavior == "Isolated", "Split.behavior: found {}, expected Isolated", shown(behavior));
+    ensure!(behavior == "Isolated", "Split.behavior: found {}, expected Isolated", shown_json(behavior));
     ensure!(invert != &json!(true), "Split.invert: found true, expected false");
     let regex = &split["pattern"]["Regex"];
     let known = Pattern::ALL.into_iter().find(|pattern| regex == pattern.regex());
     known.with_context(|| {
-        format!("Split.pattern: found {}, expected that of GPT-2, Qwen2 or Llama 3", shown(&split["pattern"]))
+        format!("Split.pattern: found {}, expected that of GPT-2, Qwen2 or Llama 3", shown_json(&split["pattern"]))
     })
 }
 
 /// Refuses what would put a blank before the text. The library's own default is to do it.
 fn check_byte_level(step: &Value, place: &str) -> Result<()> {
     let prefix = step.get("add_prefix_space").unwrap_or(&Value::Bool(true));
-    ensure!(prefix == &json!(false), "{place}.add_prefix_space: found {}, expected false", shown(prefix));
+    ensure!(prefix == &json!(false), "{place}.add_prefix_space: found {}, expected false", shown_json(prefix));
     Ok(())
 }
 
 fn added_tokens(added: &Value, nfc: bool) -> Result<Vec<SpecialToken>> {
     let token = |token: &Value| {
-        let text = token["content"]
-            .as_str()
-            .with_context(|| format!("added_tokens: found content {}, expected a text", shown(&token["content"])))?;
-        let id = id_of(&token["id"]).with_context(|| format!("added_tokens: found id {} of {text:?}", token["id"]))?;
+        let text = token["content"].as_str().with_context(|| {
+            format!("added_tokens: found content {}, expected a text", shown_json(&token["content"]))
+        })?;
+        let id = id_of(&token["id"])
+            .with_context(|| format!("added_tokens: found id {} of {}", shown_json(&token["id"]), quoted(text)))?;
         for key in ["single_word", "lstrip", "rstrip"] {
-            ensure!(token[key] != true, "added_tokens: found {text:?} with {key}, expected it switched off");
+            ensure!(token[key] != true, "added_tokens: found {} with {key}, expected it switched off", quoted(text));
         }
         // Whether a text is normalised before it is searched makes no difference where nothing is.
-        ensure!(!nfc || token["normalized"] != true, "added_tokens: found {text:?} normalized, expected it not to be");
+        ensure!(
+            !nfc || token["normalized"] != true,
+            "added_tokens: found {} normalized, expected it not to be",
+            quoted(text)
+        );
         Ok(SpecialToken { id, text: text.to_string(), hidden: token["special"] == true })
     };
     added.as_array().into_iter().flatten().map(token).collect()
@@ -177,12 +193,12 @@ fn id_of(value: &Value) -> Result<u32> {
 fn check_model(model: &Map<String, Value>) -> Result<bool> {
     let kind = model.get("type").unwrap_or(&Value::Null);
     // Old files do not say; they have merges all the same.
-    ensure!(kind == "BPE" || kind.is_null(), "model.type: found {}, expected BPE", shown(kind));
+    ensure!(kind == "BPE" || kind.is_null(), "model.type: found {}, expected BPE", shown_json(kind));
     let plain = |value: &Value| value.is_null() || value == &json!(false) || value == "" || value == &json!(0.0);
     // With a token for every byte nothing is unknown.
     let free = ["type", "vocab", "merges", "ignore_merges", "unk_token", "fuse_unk"];
     for (key, value) in model.iter().filter(|(key, _)| !free.contains(&key.as_str())) {
-        ensure!(plain(value), "model.{key}: found {}, expected it switched off", shown(value));
+        ensure!(plain(value), "model.{}: found {}, expected it switched off", shown(key), shown_json(value));
     }
     Ok(model.get("ignore_merges") == Some(&Value::Bool(true)))
 }
@@ -194,16 +210,20 @@ fn vocabulary(model: &Map<String, Value>, specials: &[SpecialToken]) -> Result<V
     let vocab = object(model.get("vocab").unwrap_or(&Value::Null), "model.vocab")?;
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
     for (text, id) in vocab {
-        let id = id_of(id).with_context(|| format!("model.vocab: found id {id} of {text:?}"))?;
+        let id = id_of(id).with_context(|| format!("model.vocab: found id {} of {}", shown_json(id), quoted(text)))?;
         if specials.iter().any(|special| special.id == id && special.text == *text) {
             continue;
         }
         let bytes = bytes_of(text).with_context(|| {
-            format!("model.vocab: found {text:?}, expected only the 256 characters that stand for bytes")
+            format!("model.vocab: found {}, expected only the 256 characters that stand for bytes", quoted(text))
         })?;
         let place = id as usize;
         // A file names each token, so ids far beyond their number would only waste memory.
-        ensure!(place < 16 * (vocab.len() + 1024), "model.vocab: found id {id} of {text:?}, expected fewer gaps");
+        ensure!(
+            place < 16 * (vocab.len() + 1024),
+            "model.vocab: found id {id} of {}, expected fewer gaps",
+            quoted(text)
+        );
         if place >= tokens.len() {
             tokens.resize(place + 1, None);
         }
@@ -214,11 +234,14 @@ fn vocabulary(model: &Map<String, Value>, specials: &[SpecialToken]) -> Result<V
     let merges = model.get("merges").and_then(Value::as_array).context("model.merges: missing, expected a list")?;
     let id = |text: &str, rank: usize| {
         let id = vocab.get(text).and_then(|id| id_of(id).ok());
-        id.with_context(|| format!("model.merges: found {text:?} in merge {rank}, expected a token of the vocabulary"))
+        id.with_context(|| {
+            format!("model.merges: found {} in merge {rank}, expected a token of the vocabulary", quoted(text))
+        })
     };
     let merge = |(rank, merge): (usize, &Value)| {
-        let (left, right) = two_texts(merge)
-            .with_context(|| format!("model.merges: found {} as merge {rank}, expected two tokens", shown(merge)))?;
+        let (left, right) = two_texts(merge).with_context(|| {
+            format!("model.merges: found {} as merge {rank}, expected two tokens", shown_json(merge))
+        })?;
         Ok((id(left, rank)?, id(right, rank)?))
     };
     let merges = merges.iter().enumerate().map(merge).collect::<Result<_>>()?;
@@ -258,9 +281,9 @@ fn begin(step: &Value, specials: &[SpecialToken]) -> Result<Option<u32>> {
                 _ => None,
             };
             let id = begin.and_then(|text| specials.iter().find(|token| token.text == text)).map(|token| token.id);
-            let found = || format!("post_processor: found a TemplateProcessing of {}", shown(&step["single"]));
+            let found = || format!("post_processor: found a TemplateProcessing of {}", shown_json(&step["single"]));
             Ok(Some(id.with_context(|| format!("{}, expected one added token and the text", found()))?))
         }
-        _ => bail!("post_processor: found {}, expected ByteLevel, TemplateProcessing or null", shown(step)),
+        _ => bail!("post_processor: found {}, expected ByteLevel, TemplateProcessing or null", shown_json(step)),
     }
 }

@@ -9,6 +9,7 @@ use super::cuts::{look_behind, next_cut};
 use super::pattern::{Pattern, Scanner};
 use super::special::Specials;
 use super::tables::WordMap;
+use crate::shown::shown_path;
 use anyhow::{Context, Error, Result, bail, ensure};
 use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
@@ -121,10 +122,10 @@ struct TextFile {
 
 impl TextFile {
     fn open(path: &Path) -> Result<TextFile> {
-        let place = || format!("{}: cannot be read", path.display());
+        let place = || format!("{}: cannot be read", shown_path(path));
         let meta = File::open(path).and_then(|file| file.metadata()).with_context(place)?;
-        ensure!(!meta.is_dir(), "{}: found a directory, expected a text file", path.display());
-        ensure!(meta.is_file(), "{}: found a pipe or device, expected a regular file", path.display());
+        ensure!(!meta.is_dir(), "{}: found a directory, expected a text file", shown_path(path));
+        ensure!(meta.is_file(), "{}: found a pipe or device, expected a regular file", shown_path(path));
         Ok(TextFile { path: path.to_path_buf(), len: usize::try_from(meta.len())? })
     }
 
@@ -142,7 +143,7 @@ impl TextFile {
                 let at = error.valid_up_to();
                 bail!(
                     "{}: found byte 0x{:02X} at offset {}, expected UTF-8 text (--lossy replaces what is not)",
-                    self.path.display(),
+                    shown_path(&self.path),
                     bytes[at],
                     window.offset + window.stretch.start + at
                 );
@@ -155,13 +156,13 @@ impl TextFile {
     /// Maps what a stretch needs, and finds its ends.
     fn window(&self, nominal: usize, stretch: usize, specials: &Specials) -> Result<Window> {
         // Opened anew for each stretch: there may be more files than a process may hold open.
-        let place = || format!("{}: cannot be read", self.path.display());
+        let place = || format!("{}: cannot be read", shown_path(&self.path));
         let file = File::open(&self.path).with_context(place)?;
         let len = file.metadata().with_context(place)?.len();
         ensure!(
             len == self.len as u64,
             "{}: found {len} bytes, expected the {} of before",
-            self.path.display(),
+            shown_path(&self.path),
             self.len
         );
         let offset = nominal.saturating_sub(look_behind(specials));
@@ -189,7 +190,7 @@ impl TextFile {
         let options = options.offset(range.start as u64).len(range.len());
         // SAFETY: the map is only read. A file that another program changes meanwhile can give wrong counts; one that
         // is cut short can end this process, which no reader of mapped files can prevent.
-        unsafe { options.map(file) }.with_context(|| format!("{}: cannot be mapped", self.path.display()))
+        unsafe { options.map(file) }.with_context(|| format!("{}: cannot be mapped", shown_path(&self.path)))
     }
 }
 

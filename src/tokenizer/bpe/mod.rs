@@ -30,6 +30,7 @@ pub use pattern::Pattern;
 pub use special::{SpecialToken, Specials};
 
 use super::{END_OF_TEXT, SpecialText};
+use crate::shown::quoted;
 use anyhow::{Context, Result, bail, ensure};
 use cache::WordCache;
 use merge::Merges;
@@ -98,14 +99,15 @@ impl BpeTokenizer {
                 token.with_context(|| format!("merge {rank}: found id {id}, expected that of an ordinary token"))
             };
             let merged = [part(left)?, part(right)?].concat();
-            let id = id_of(&merged)
-                .with_context(|| format!("merge {rank}: found no token for {:?}", String::from_utf8_lossy(&merged)))?;
+            let id = id_of(&merged).with_context(|| {
+                format!("merge {rank}: found no token for {}", quoted(String::from_utf8_lossy(&merged)))
+            })?;
             merges.push((left, right, id));
         }
         let specials = Specials::new(parts.specials.clone())?;
         for SpecialToken { id, text, .. } in specials.tokens() {
             let taken = parts.tokens.get(*id as usize).is_some_and(Option::is_some);
-            ensure!(!taken, "special token {text:?}: found id {id}, which an ordinary token has");
+            ensure!(!taken, "special token {}: found id {id}, which an ordinary token has", quoted(text));
         }
         if let Some(begin) = parts.begin {
             ensure!(specials.get(begin).is_some(), "begin: found id {begin}, expected that of a special token");
@@ -165,7 +167,7 @@ impl BpeTokenizer {
         if specials == SpecialText::Forbid
             && let Some((at, token)) = self.specials.first_in(text)
         {
-            bail!("encode: found the special token {:?} at byte {at}, expected ordinary text", token.text);
+            bail!("encode: found the special token {} at byte {at}, expected ordinary text", quoted(&token.text));
         }
         let mut cache = self.caches.take();
         if specials == SpecialText::Allow {
@@ -280,8 +282,8 @@ fn index(tokens: &[Option<Vec<u8>>]) -> Result<(WordMap, Vec<u32>)> {
         let number = vocabulary.insert(token);
         ensure!(
             number == ids.len(),
-            "vocabulary: found {:?} at ids {} and {id}, expected it once",
-            String::from_utf8_lossy(token),
+            "vocabulary: found {} at ids {} and {id}, expected it once",
+            quoted(String::from_utf8_lossy(token)),
             ids[number]
         );
         ids.push(id);

@@ -1,5 +1,6 @@
 //! Special tokens: texts that are one token wherever they are recognised, and that no merge makes or crosses.
 
+use crate::shown::quoted;
 use anyhow::{Result, ensure};
 
 /// A token beside the merged ones, such as end-of-text.
@@ -28,11 +29,12 @@ impl Specials {
             let text = &token.text;
             ensure!(!text.is_empty(), "special token: found an empty text, expected at least one character");
             for other in &tokens[..i] {
-                ensure!(other.text != *text, "special token {text:?}: found twice, expected once");
+                ensure!(other.text != *text, "special token {}: found twice, expected once", quoted(text));
                 ensure!(
                     other.id != token.id,
-                    "special tokens {:?} and {text:?}: found id {} for both",
-                    other.text,
+                    "special tokens {} and {}: found id {} for both",
+                    quoted(&other.text),
+                    quoted(text),
                     token.id
                 );
             }

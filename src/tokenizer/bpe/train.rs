@@ -16,6 +16,7 @@ use super::count::{Counts, Reading, count_files};
 use super::pairs::Pairs;
 use super::tables::WordMap;
 use super::{BpeParts, BpeTokenizer, Pattern, SpecialToken, Specials, printable};
+use crate::shown::quoted;
 use anyhow::{Result, ensure};
 use std::path::PathBuf;
 
@@ -89,7 +90,8 @@ impl BpeTrainer {
             let ordinary = printable::bytes_of(text).is_some_and(|bytes| bytes.len() == 1 || bytes != text.as_bytes());
             ensure!(
                 !ordinary,
-                "special token {text:?}: found what may be an ordinary token in tokenizer.json, expected another text"
+                "special token {}: found what may be an ordinary token in tokenizer.json, expected another text",
+                quoted(text)
             );
         }
         let needed = BYTES + self.specials.len();
