@@ -10,6 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+const FILE: &str = "progress.json";
+
 /// How far a run is: what `progress.json` holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -28,6 +30,38 @@ pub struct Progress {
     pub bytes: u64,
     pub tokens: u64,
     pub finished: bool,
+}
+
+impl Progress {
+    /// Error: numbers that no run writes, whatever its files are.
+    fn check(&self) -> Result<()> {
+        let files = &self.plan.files;
+        let all = files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes));
+        let all = all.context("plan.files: found more than 2^64 bytes, expected the files' sizes")?;
+        // Behind the last file there is nothing to go on with.
+        let size = files.get(self.file).map_or(0, |file| file.bytes);
+        ensure!(self.file <= files.len(), "file: found {}, expected at most {}", self.file, files.len());
+        ensure!(self.offset <= size, "offset: found {}, expected at most {size}, the file's bytes", self.offset);
+        ensure!(
+            self.line as u64 <= self.offset,
+            "line: found {}, expected at most one a byte of {}",
+            self.line,
+            self.offset
+        );
+        ensure!(
+            !self.finished || self.file == files.len(),
+            "finished: found true at file {}, expected it behind the last of {}",
+            self.file,
+            files.len()
+        );
+        // A byte of a file is at most three of its text, the U+FFFD of --lossy, and each document has one at least.
+        let most = all.saturating_mul(3);
+        ensure!(self.bytes <= most, "bytes: found {}, expected at most {most}", self.bytes);
+        ensure!(self.documents <= most, "documents: found {}, expected at most {most}", self.documents);
+        let lines = all.saturating_add(files.len() as u64);
+        ensure!(self.empty <= lines, "empty: found {}, expected at most {lines}", self.empty);
+        Ok(())
+    }
 }
 
 /// What decides the shards that a run writes.
@@ -70,7 +104,14 @@ pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, forma
     let tokenizer_path = out.join("tokenizer.json");
     match read_progress(out)? {
         Some(state) if state.plan == plan => {
-            shard::check(out, state.shards, format)?;
+            let tokens = shard::check(out, state.shards, format)?;
+            ensure!(
+                tokens == state.tokens,
+                "{}: found {} tokens, expected {tokens} as in the {} shards: the file is damaged",
+                shown_path(out.join(FILE)),
+                state.tokens,
+                state.shards
+            );
             atomic::clean(out)?;
             return Ok(state);
         }
@@ -92,22 +133,23 @@ pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, forma
     Ok(state)
 }
 
-/// How far the run is that writes `out`, if one does. Error: progress.json cannot be read.
+/// How far the run is that writes `out`, if one does. Error: progress.json cannot be read, or holds what no run writes.
 fn read_progress(out: &Path) -> Result<Option<Progress>> {
-    let path = out.join("progress.json");
+    let path = out.join(FILE);
     if !path.exists() {
         return Ok(None);
     }
-    let state = serde_json::from_value(read_json(&path)?).map_err(|error| {
+    let state: Progress = serde_json::from_value(read_json(&path)?).map_err(|error| {
         let (path, error) = (shown_path(&path), json_error(&error));
         anyhow!("{path}: not the progress of handgrad data encode: {error}")
     })?;
+    state.check().with_context(|| format!("{}: the file is damaged", shown_path(&path)))?;
     Ok(Some(state))
 }
 
 /// Whether a run has begun to write a directory, though it may not have come to a shard.
 pub fn is_begun(dir: &Path) -> bool {
-    dir.join("progress.json").exists() && dir.join("tokenizer.json").exists()
+    dir.join(FILE).exists() && dir.join("tokenizer.json").exists()
 }
 
 /// Checks that the run that wrote the shards of `dir` has ended. Errors: it was interrupted; a shard is gone;
@@ -128,5 +170,5 @@ pub fn check_finished(dir: &Path) -> Result<()> {
 
 /// Writes how far the run is. Error: the file cannot be written.
 pub(super) fn save(out: &Path, progress: &Progress) -> Result<()> {
-    write_json(&out.join("progress.json"), &serde_json::to_value(progress)?)
+    write_json(&out.join(FILE), &serde_json::to_value(progress)?)
 }

@@ -64,10 +64,10 @@ pub fn is_in(dir: &Path) -> bool {
     files(dir).is_ok_and(|count| count > 0)
 }
 
-/// Checks the first `count` shards of a directory. Error: one of them is missing or damaged, or another tokenizer made
-/// it.
-pub fn check(dir: &Path, count: usize, format: Format) -> Result<()> {
-    (0..count).try_for_each(|number| Shard::open(&path(dir, number), format.fingerprint).map(|_| ()))
+/// Checks the first `count` shards of a directory: how many ids they hold. Error: one of them is missing or damaged, or
+/// another tokenizer made it.
+pub fn check(dir: &Path, count: usize, format: Format) -> Result<u64> {
+    (0..count).map(|number| Ok(Shard::open(&path(dir, number), format.fingerprint)?.count as u64)).sum()
 }
 
 /// Writes a shard atomically. Error: an id that does not fit its width; a disk that is full.

@@ -3,4 +3,5 @@
 mod batches;
 mod cli;
 mod directories;
+mod progress;
 mod shards;

@@ -1,6 +1,6 @@
 //! Counting the pieces of text files, in parallel and in little memory.
 //!
-//! Files are mapped one stretch at a time, each thread its own, and a stretch is unmapped when its pieces are counted:
+//! Files are read one stretch at a time, each thread its own, and a stretch is let go when its pieces are counted:
 //! memory grows with the distinct pieces, not with the text. Stretches begin and end at [`next_cut`], so that the
 //! counts depend neither on their length nor on the number of threads. Every file is a text of its own: no piece
 //! reaches into the next file.
@@ -11,11 +11,11 @@ use super::special::Specials;
 use super::tables::WordMap;
 use crate::shown::shown_path;
 use anyhow::{Context, Error, Result, bail, ensure};
-use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,7 +132,7 @@ impl TextFile {
     /// Counts the stretch that begins at the first cut after `nominal`, or at the beginning of the file.
     fn count_stretch(&self, nominal: usize, reading: Reading, specials: &Specials, counts: &mut Counts) -> Result<()> {
         let window = self.window(nominal, reading.stretch, specials)?;
-        let bytes = &window.map[window.stretch.clone()];
+        let bytes = &window.bytes[window.stretch.clone()];
         if bytes.is_empty() {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl TextFile {
         Ok(())
     }
 
-    /// Maps what a stretch needs, and finds its ends.
+    /// Reads what a stretch needs, and finds its ends.
     fn window(&self, nominal: usize, stretch: usize, specials: &Specials) -> Result<Window> {
         // Opened anew for each stretch: there may be more files than a process may hold open.
         let place = || format!("{}: cannot be read", shown_path(&self.path));
@@ -169,35 +169,28 @@ impl TextFile {
         let mut slack = 4096;
         loop {
             let end = self.len.min(nominal.saturating_add(stretch).saturating_add(slack));
-            let map = self.map(&file, offset..end)?;
+            let mut bytes = vec![0; end - offset];
+            file.read_exact_at(&mut bytes, offset as u64).with_context(place)?;
             let at_end = end == self.len;
             // The first place of the file is a cut; so is its end, where no other is left.
             let cut = |nominal: usize| match nominal {
                 0 => Some(0),
-                _ => next_cut(&map, (nominal - offset).min(map.len()), specials).or(at_end.then_some(map.len())),
+                _ => next_cut(&bytes, (nominal - offset).min(bytes.len()), specials).or(at_end.then_some(bytes.len())),
             };
             // No cut up to the next stretch: what is here belongs to a stretch before.
-            let Some(first) = cut(nominal) else { return Ok(Window { offset, stretch: 0..0, map }) };
+            let Some(first) = cut(nominal) else { return Ok(Window { offset, stretch: 0..0, bytes }) };
             if let Some(last) = cut(nominal.saturating_add(stretch)) {
-                return Ok(Window { offset, stretch: first..last, map });
+                return Ok(Window { offset, stretch: first..last, bytes });
             }
             slack *= 4;
         }
     }
-
-    fn map(&self, file: &File, range: Range<usize>) -> Result<Mmap> {
-        let mut options = MmapOptions::new();
-        let options = options.offset(range.start as u64).len(range.len());
-        // SAFETY: the map is only read. A file that another program changes meanwhile can give wrong counts; one that
-        // is cut short can end this process, which no reader of mapped files can prevent.
-        unsafe { options.map(file) }.with_context(|| format!("{}: cannot be mapped", shown_path(&self.path)))
-    }
 }
 
 struct Window {
-    map: Mmap,
-    /// Where the map begins in the file.
+    bytes: Vec<u8>,
+    /// Where they begin in the file.
     offset: usize,
-    /// The stretch within the map.
+    /// The stretch within them.
     stretch: Range<usize>,
 }
