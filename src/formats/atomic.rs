@@ -5,6 +5,7 @@
 //! cut cannot leave a name that leads to bytes that never reached the disk. A directory is made in the same way: filled
 //! under a temporary name, then renamed.
 
+use crate::shown::shown_path;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -25,8 +26,9 @@ pub fn write(path: &Path, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
 /// system's or that of `body`.
 pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     survive_file_size_limit();
-    let temporary = temporary_path(path)
-        .with_context(|| format!("{}: cannot be written, expected a path that ends in a file name", path.display()))?;
+    let temporary = temporary_path(path).with_context(|| {
+        format!("{}: cannot be written, expected a path that ends in a file name", shown_path(path))
+    })?;
     let result = fill(&temporary, body).and_then(|()| rename(&temporary, path));
     result
         .inspect_err(|_| {
@@ -34,8 +36,8 @@ pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn W
             let _ = fs::remove_file(&temporary);
         })
         .with_context(|| match bytes {
-            Some(bytes) => format!("{}: cannot be written ({bytes} bytes needed)", path.display()),
-            None => format!("{}: cannot be written", path.display()),
+            Some(bytes) => format!("{}: cannot be written ({bytes} bytes needed)", shown_path(path)),
+            None => format!("{}: cannot be written", shown_path(path)),
         })
 }
 
@@ -43,7 +45,7 @@ pub fn write_sized(path: &Path, bytes: Option<u64>, body: impl FnOnce(&mut dyn W
 /// that is there already goes when the new one is complete. On an error the old one is untouched and nothing is left of the new one. Error: the path
 /// and the reason, the system's or that of `body`.
 pub fn directory(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let place = || format!("{}: cannot be written", path.display());
+    let place = || format!("{}: cannot be written", shown_path(path));
     let temporary = temporary_path(path).with_context(place)?;
     let fill = || -> Result<()> {
         fs::create_dir(&temporary)?;
@@ -61,7 +63,7 @@ pub fn directory(path: &Path, body: impl FnOnce(&Path) -> Result<()>) -> Result<
 /// Makes `path` a link to `target`, in place of what it was before; a directory is not replaced. Error: the file system has
 /// no links, or the path cannot be written.
 pub fn link(path: &Path, target: &Path) -> Result<()> {
-    let place = || format!("{}: cannot be made a link to {}", path.display(), target.display());
+    let place = || format!("{}: cannot be made a link to {}", shown_path(path), shown_path(target));
     let temporary = temporary_path(path).with_context(place)?;
     std::os::unix::fs::symlink(target, &temporary).with_context(place)?;
     rename(&temporary, path)
@@ -75,7 +77,7 @@ pub fn link(path: &Path, target: &Path) -> Result<()> {
 pub fn make_directories(path: &Path) -> Result<()> {
     let missing: Vec<&Path> =
         path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-    fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", path.display()))?;
+    fs::create_dir_all(path).with_context(|| format!("{}: cannot be made", shown_path(path)))?;
     missing.iter().try_for_each(|made| flush(parent(made)))
 }
 
@@ -83,13 +85,13 @@ pub fn make_directories(path: &Path) -> Result<()> {
 pub fn remove(path: &Path) -> Result<()> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     let removed = if meta.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    removed.with_context(|| format!("{}: cannot be removed", path.display()))
+    removed.with_context(|| format!("{}: cannot be removed", shown_path(path)))
 }
 
 /// Removes what interrupted writes left in `directory`, not in directories below it. Call it where nothing else is writing
 /// there. Error: the directory cannot be listed or something in it cannot be removed.
 pub fn clean(directory: &Path) -> Result<()> {
-    let place = || format!("{}: leftover temporary files cannot be removed", directory.display());
+    let place = || format!("{}: leftover temporary files cannot be removed", shown_path(directory));
     for entry in fs::read_dir(directory).with_context(place)? {
         let entry = entry.with_context(place)?;
         if entry.file_name().to_str().is_some_and(is_temporary) {

@@ -1,5 +1,6 @@
 //! A directory that one process at a time may write.
 
+use crate::shown::shown_path;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -11,7 +12,7 @@ pub struct Lock(File);
 impl Lock {
     /// Errors: another process holds the lock; the directory cannot be opened.
     pub fn take(directory: &Path) -> Result<Lock> {
-        let place = directory.display();
+        let place = shown_path(directory);
         let file = File::open(directory).with_context(|| format!("{place}: cannot be read"))?;
         match file.try_lock() {
             // Some file systems have no locks.

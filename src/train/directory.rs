@@ -15,6 +15,7 @@
 use super::state::{self, TrainerState};
 use crate::formats::lock::Lock;
 use crate::formats::{atomic, read_json, write_json};
+use crate::shown::{shown, shown_path};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -44,7 +45,7 @@ pub enum Replace {
 /// Errors: `out` is a file, is being written by another process, holds a run that may not be replaced, or cannot be made,
 /// written to or emptied.
 pub fn prepare_out(out: &Path, replace: Replace, run: &str) -> Result<Lock> {
-    let place = out.display();
+    let place = shown_path(out);
     ensure!(!out.exists() || out.is_dir(), "--out {place}: found a file, expected a directory or a new path");
     atomic::make_directories(out).context("--out")?;
     let lock = Lock::take(out).context("--out")?;
@@ -174,13 +175,18 @@ pub fn newest_whole(out: &Path, warn: &mut dyn FnMut(&str)) -> Result<(Checkpoin
             Err(error) => errors.push(error),
         }
     }
-    Err(errors.into_iter().next().unwrap_or_else(|| anyhow!("{}: found no checkpoint", out.display())))
+    Err(errors.into_iter().next().unwrap_or_else(|| anyhow!("{}: found no checkpoint", shown_path(out))))
 }
 
 fn belongs(checkpoint: &Checkpoint, state: &TrainerState, run: Option<&str>) -> Result<()> {
     match run {
         Some(run) if !state.run.is_empty() && state.run != run => {
-            bail!("{}: found a checkpoint of run {}, expected one of {run}", checkpoint.name.display(), state.run)
+            bail!(
+                "{}: found a checkpoint of run {}, expected one of {}",
+                shown_path(&checkpoint.name),
+                shown(&state.run),
+                shown(run)
+            )
         }
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use super::StepReport;
 use crate::formats::atomic;
+use crate::shown::shown_path;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ impl Metrics {
     pub fn open(path: &Path, keep_through: Option<usize>) -> Result<Metrics> {
         let kept = keep_through.map_or(Ok(vec![]), |step| lines_through(path, step))?;
         atomic::write(path, |file| Ok(file.write_all(&kept)?))?;
-        let context = || format!("{}: cannot be written", path.display());
+        let context = || format!("{}: cannot be written", shown_path(path));
         let file = OpenOptions::new().append(true).open(path).with_context(context)?;
         Ok(Metrics { path: path.to_path_buf(), file, pending: vec![] })
     }
@@ -47,7 +48,7 @@ impl Metrics {
     /// Writes what is pending, from the byte where the disk left off.
     fn write(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
-            let place = || format!("{}: cannot be written", self.path.display());
+            let place = || format!("{}: cannot be written", shown_path(&self.path));
             let written = self.file.write(&self.pending).with_context(place)?;
             ensure!(written > 0, "{}: the disk takes no more", place());
             self.pending.drain(..written);
@@ -58,7 +59,7 @@ impl Metrics {
     /// Brings all lines to the disk. Error: they are not there yet.
     pub fn flush(&mut self) -> Result<()> {
         self.write()?;
-        self.file.sync_all().with_context(|| format!("{}: cannot be written", self.path.display()))
+        self.file.sync_all().with_context(|| format!("{}: cannot be written", shown_path(&self.path)))
     }
 }
 
@@ -67,7 +68,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     if !from.exists() {
         return Ok(());
     }
-    let lines = std::fs::read(from).with_context(|| format!("{}: cannot be read", from.display()))?;
+    let lines = std::fs::read(from).with_context(|| format!("{}: cannot be read", shown_path(from)))?;
     atomic::write(to, |file| Ok(file.write_all(&lines)?))
 }
 
@@ -76,7 +77,7 @@ fn lines_through(path: &Path, step: usize) -> Result<Vec<u8>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => vec![],
-        Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot be read", shown_path(path))),
     };
     let kept = bytes.split(|&byte| byte == b'\n').filter(|line| {
         let object: Option<serde_json::Value> = serde_json::from_slice(line).ok();

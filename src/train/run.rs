@@ -6,6 +6,7 @@ use super::state::{self, Source, TrainerState};
 use super::{StepReport, Trainer};
 use crate::device::Device;
 use crate::formats::lock::Lock;
+use crate::shown::shown_path;
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -155,7 +156,7 @@ impl Run {
     fn what_is_left(&self) -> String {
         match newest_whole(&self.out, &mut |_| ()) {
             Ok((last, _)) => {
-                format!("training stopped; the last checkpoint is {}, step {}", last.name.display(), last.step)
+                format!("training stopped; the last checkpoint is {}, step {}", shown_path(&last.name), last.step)
             }
             Err(_) => "training stopped before the first checkpoint".to_string(),
         }

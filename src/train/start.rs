@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::formats::lock::Lock;
 use crate::formats::{config_json, hex, model_dir, tokenizer_json};
 use crate::nn::{ModelConfig, Transformer};
+use crate::shown::{shown, shown_path};
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
@@ -179,7 +180,7 @@ struct Origin {
 
 impl Origin {
     fn find(resume: &Resume, warn: &mut dyn FnMut(&str)) -> Result<Origin> {
-        let (place, path) = (resume.from.display(), full(resume.from));
+        let (place, path) = (shown_path(resume.from), full(resume.from));
         let single = directory::is_checkpoint(&path);
         if !single && checkpoints(&path).is_empty() {
             state::read(&path)?; // which says what is missing
@@ -206,7 +207,7 @@ impl Origin {
 
     /// Errors: the checkpoint is already at the end of `steps`; the run has a later one that is whole, and goes on here.
     fn check_steps(&self, steps: usize) -> Result<()> {
-        let (place, done) = (self.checkpoint.name.display(), self.state.step);
+        let (place, done) = (shown_path(&self.checkpoint.name), self.state.step);
         ensure!(
             done < steps || (done == steps && !self.state.finished),
             "--resume {place}: found {done} steps done, expected fewer than --steps, {steps}"
@@ -216,7 +217,7 @@ impl Origin {
             Ok((last, _)) if last.step > done => bail!(
                 "--resume {place}: found step {} in {}, expected {done} to be the run's last step; give --out to branch off",
                 last.step,
-                last.name.display()
+                shown_path(&last.name)
             ),
             _ => Ok(()),
         }
@@ -254,8 +255,9 @@ impl Source {
         let (found, expected) = (format!("{:016x}", tokenizer_json::fingerprint(tokenizer)), &self.tokenizer);
         ensure!(
             expected.is_empty() || found == *expected,
-            "{}: found a tokenizer with fingerprint {found}, expected the run's, {expected}",
-            path.display()
+            "{}: found a tokenizer with fingerprint {found}, expected the run's, {}",
+            shown_path(path),
+            shown(expected)
         );
         Ok(())
     }
@@ -273,7 +275,7 @@ impl Source {
             "{name}: found {} tokens with fingerprint {:.16}, expected the ones that the run began with, {:.16}: the text changed; --data names another place",
             found.tokens,
             found.ids,
-            self.ids
+            shown(&self.ids)
         );
         Ok(())
     }
@@ -287,7 +289,7 @@ fn run_id(begun: &serde_json::Value) -> String {
 /// The full path of `--data`, as a checkpoint keeps it. Error: it is not UTF-8.
 fn data_path(path: &Path) -> Result<String> {
     let full = full(path).into_os_string().into_string();
-    full.map_err(|path| anyhow!("--data {}: found a path that is not UTF-8, expected another", path.display()))
+    full.map_err(|path| anyhow!("--data {}: found a path that is not UTF-8, expected another", shown_path(&path)))
 }
 
 /// The absolute path of what exists; of anything else, the path as it is.
@@ -300,6 +302,6 @@ fn refuse_out_in_data(out: &Path, data: Option<&Path>) -> Result<()> {
     let existing = |path: &Path| std::path::absolute(path).ok()?.ancestors().find_map(|part| part.canonicalize().ok());
     let directory = data.filter(|data| data.is_dir()).and_then(existing);
     let inside = existing(out).zip(directory).is_some_and(|(out, data)| out.starts_with(data));
-    ensure!(!inside, "--out {}: found a directory within --data, expected one elsewhere", out.display());
+    ensure!(!inside, "--out {}: found a directory within --data, expected one elsewhere", shown_path(out));
     Ok(())
 }

@@ -10,9 +10,10 @@ use crate::formats::safetensors::TensorFile;
 use crate::formats::{hex, model_dir, rope_layout, safetensors, write_json};
 use crate::nn::Module;
 use crate::optim::adamw::Moments;
+use crate::shown::{json_error, shown, shown_path};
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ pub fn check_finite(trainer: &Trainer) -> Result<()> {
 }
 
 fn sha256(path: &Path) -> Result<String> {
-    let place = || format!("{}: cannot be read", path.display());
+    let place = || format!("{}: cannot be read", shown_path(path));
     let mut file = File::open(path).with_context(place)?;
     let (mut hash, mut piece) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
@@ -109,8 +110,9 @@ pub fn read_whole(dir: &Path) -> Result<TrainerState> {
         let found = sha256(&path)?;
         ensure!(
             found == *expected,
-            "{}: found SHA-256 {found}, expected {expected} as in trainer_state.json: the file is damaged or of another run",
-            path.display()
+            "{}: found SHA-256 {found}, expected {} as in trainer_state.json: the file is damaged or of another run",
+            shown_path(&path),
+            shown(expected)
         );
     }
     Ok(state)
@@ -120,8 +122,9 @@ pub fn read_whole(dir: &Path) -> Result<TrainerState> {
 pub fn read(dir: &Path) -> Result<TrainerState> {
     let path = dir.join("trainer_state.json");
     let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("{}: cannot be read, expected a checkpoint of handgrad train", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{}: not a trainer state", path.display()))
+        .with_context(|| format!("{}: cannot be read, expected a checkpoint of handgrad train", shown_path(&path)))?;
+    serde_json::from_str(&text)
+        .map_err(|error| anyhow!("{}: not a trainer state: {}", shown_path(&path), json_error(&error)))
 }
 
 /// Gives `trainer`, whose model was loaded from `dir`, the step and moments that stand there.
@@ -135,7 +138,7 @@ pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Resul
     ensure!(
         found == Some(expected),
         "{}: found weights of step {:?}, moments of step {:?} and a state of step {}, expected the same: the files are of different checkpoints; resume an earlier one",
-        dir.display(),
+        shown_path(dir),
         step_of(&weights),
         step_of(&file),
         state.step
@@ -145,12 +148,12 @@ pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Resul
         let name = &parameter.name;
         let mut moment = |kind: &str| -> Result<Tensor> {
             let key = format!("{kind}.{name}");
-            let Some(tensor) = file.tensors.remove(&key) else { bail!("{}: {key} is missing", path.display()) };
+            let Some(tensor) = file.tensors.remove(&key) else { bail!("{}: {key} is missing", shown_path(&path)) };
             let (found, expected) = (&tensor, &parameter.value);
             ensure!(
                 found.shape() == expected.shape() && found.dtype() == expected.dtype(),
                 "{}: {key}: found {found:?}, expected {expected:?}",
-                path.display()
+                shown_path(&path)
             );
             rope_layout::from_file(&config, name, &tensor)?.to(&parameter.value.device())
         };
@@ -158,7 +161,7 @@ pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Resul
         trainer.optimizer.moments.insert(name.clone(), moments);
     }
     if let Some(extra) = file.tensors.keys().next() {
-        bail!("{}: found {extra}, expected only moments of the model's parameters", path.display());
+        bail!("{}: found {}, expected only moments of the model's parameters", shown_path(&path), shown(extra));
     }
     trainer.step = state.step;
     trainer.optimizer.step = state.step;
