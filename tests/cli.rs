@@ -142,6 +142,44 @@ fn train_eval_generate_and_trace_work_together() {
         assert!(trace.tensors.contains_key(name), "{name}");
     }
     assert_eq!(trace.tensors["layers.3.k"].shape(), [2, 3, 2, 32]);
+    let f64_against = [
+        "trace",
+        "--model",
+        "model",
+        "--ids",
+        "1,2,3;4,5,6",
+        "--targets",
+        "2,3,-100;5,6,7",
+        "--dtype",
+        "f64",
+        "--against",
+        "t.safetensors",
+    ];
+    let said = place.ok(&f64_against);
+    assert!(
+        !said.contains("differs") && said.contains("layers.3.out") && said.contains("grad.lm_head.weight"),
+        "{said}"
+    );
+    // From the second layer on something is off; one tensor is missing, one is unknown, one has another shape.
+    let mut tensors = trace.tensors.clone();
+    for name in ["layers.1.attn", "layers.1.out", "logits"] {
+        tensors.get_mut(name).unwrap().as_mut_slice::<f32>().unwrap()[7] += 0.5;
+    }
+    let h = tensors.remove("layers.0.h").unwrap();
+    tensors.insert("layers.9.h".to_string(), h.clone());
+    tensors.insert("final_norm".to_string(), h.reshape(&[6, 128]).unwrap());
+    let other: Vec<_> = tensors.into_iter().collect();
+    handgrad::formats::safetensors::write(&place.path("other.safetensors"), &other, &[]).unwrap();
+    let against = ["trace", "--model", "model", "--ids", "1,2,3;4,5,6", "--against", "other.safetensors"];
+    let output = place.run(&against);
+    let (said, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    assert!(error.contains("other.safetensors") && error.contains("found 4 of"), "{error}");
+    assert!(error.contains("the first is layers.1.attn\n"), "{error}");
+    assert!(said.starts_with("first difference: layers.1.attn [2, 3, 128] at [0, 0, 7]: found "), "{said}");
+    for part in ["only here: layers.0.h", "in the file: ", "layers.9.h", "expected shape [6, 128]"] {
+        assert!(said.contains(part), "{said}, expected {part}");
+    }
     place.ok(&["trace", "--model", "model", "--ids", "1,2", "--dtype", "f64", "--out", "t.safetensors"]);
     let trace = handgrad::formats::safetensors::read(&place.path("t.safetensors")).unwrap();
     assert_eq!(trace.tensors["logits"].dtype(), handgrad::DType::F64);

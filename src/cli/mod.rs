@@ -1,5 +1,6 @@
 //! Arguments, printing and exit status; the work is done in the modules below.
 
+mod against;
 mod data;
 mod eval;
 mod generate;

@@ -1,6 +1,6 @@
 //! `handgrad trace`: what a model computes, tensor by tensor, for comparing with another engine (chapter 8, Q6).
 
-use super::{DeviceArgs, argument, load_model};
+use super::{DeviceArgs, against, argument, load_model};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::formats::{rope_layout, safetensors};
@@ -28,8 +28,14 @@ pub struct TraceArgs {
     #[arg(long, default_value = "f32", value_parser = ["f32", "f64", "bf16"])]
     dtype: String,
     /// The file to write
+    #[arg(long, value_name = "FILE.safetensors", required_unless_present = "against")]
+    out: Option<PathBuf>,
+    /// Compare with a trace of another engine, tensor by tensor; scripts/trace_transformers.py makes one
     #[arg(long, value_name = "FILE.safetensors")]
-    out: PathBuf,
+    against: Option<PathBuf>,
+    /// Differences up to this part of a tensor's largest magnitude are none
+    #[arg(long, value_name = "X", default_value_t = 1e-5, requires = "against")]
+    tolerance: f64,
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -56,12 +62,15 @@ pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
         "bf16" => model.to(&device, DType::Bf16)?,
         _ => model.to(&device, DType::F32)?,
     };
-    let inside_model = same_directory(args.out.parent().unwrap_or(Path::new("")), &args.model);
-    ensure!(
-        !inside_model,
-        "--out {}: found a path in the model's directory, expected one elsewhere",
-        shown_path(&args.out)
-    );
+    if let Some(out) = &args.out {
+        let inside_model = same_directory(out.parent().unwrap_or(Path::new("")), &args.model);
+        ensure!(
+            !inside_model,
+            "--out {}: found a path in the model's directory, expected one elsewhere",
+            shown_path(out)
+        );
+    }
+    let expected = args.against.as_deref().map(safetensors::read).transpose()?;
 
     let mut tape = if targets.is_some() { Tape::new() } else { Tape::inference() };
     tape.keep_trace();
@@ -82,7 +91,14 @@ pub fn run(args: TraceArgs, quiet: bool) -> Result<u8> {
         let here = tensor.to(&Device::Cpu)?;
         *tensor = if here.dtype() == DType::Bf16 { here.to_dtype(DType::F32)? } else { here };
     }
-    safetensors::write(&args.out, &tensors, &[("format", "pt".to_string())])?;
+    if let Some(out) = &args.out {
+        safetensors::write(out, &tensors, &[("format", "pt".to_string())])?;
+    }
+    if let (Some(path), Some(expected)) = (&args.against, expected) {
+        let stdout = &mut std::io::stdout().lock();
+        against::compare(&tensors, &expected.tensors, args.tolerance, stdout)
+            .with_context(|| path.display().to_string())?;
+    }
     Ok(0)
 }
 
