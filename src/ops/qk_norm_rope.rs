@@ -68,7 +68,7 @@ fn reference<F: Float>(
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
     let (x_data, gain) = (x.as_slice::<F>()?, gain.as_slice::<F>()?);
     let mut y = vec![F::zero(); x.len()];
-    let mut rstd = vec![F::zero(); x.len() / d];
+    let (mut rstd, angles) = (vec![F::zero(); x.len() / d], table.angles(start + t));
     par_rows_with(
         &mut y,
         d,
@@ -76,7 +76,7 @@ fn reference<F: Float>(
         #[inline(always)]
         |row, y| {
             let rstd = normalize_row(&x_data[row * d..][..d], gain, eps, y);
-            rotate_row(y, table, start + row / h % t, Direction::Forward); // row = (b T + t) H + h
+            rotate_row(y, angles.at(start + row / h % t), Direction::Forward); // row = (b T + t) H + h
             rstd
         },
     );
@@ -94,12 +94,12 @@ fn backward_reference<F: Float>(
 ) -> Result<(Tensor, Tensor)> {
     let (t, h, d) = (d_y.shape()[1], d_y.shape()[2], d_y.shape()[3]);
     let (x, gain, rstd) = (x.as_slice::<F>()?, gain.as_slice::<F>()?, rstd.as_slice::<F>()?);
-    let mut d_n = d_y.as_slice::<F>()?.to_vec();
+    let (mut d_n, angles) = (d_y.as_slice::<F>()?.to_vec(), table.angles(start + t));
     par_rows(
         &mut d_n,
         d,
         #[inline(always)]
-        |row, d_n| rotate_row(d_n, table, start + row / h % t, Direction::Back),
+        |row, d_n| rotate_row(d_n, angles.at(start + row / h % t), Direction::Back),
     );
     let mut d_x = vec![F::zero(); x.len()];
     par_rows(
@@ -119,7 +119,7 @@ fn backward_reference<F: Float>(
 
 fn launch(gpu: &Gpu, x: &Tensor, gain: &Tensor, eps: f64, table: &RopeTable, start: usize) -> Result<(Tensor, Tensor)> {
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
-    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu)?);
+    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu, start + t)?);
     let y = Tensor::empty(x.shape(), x.dtype(), gpu)?;
     let rstd = Tensor::empty(&[heads], DType::F32, gpu)?;
     let tensors = [In(x), In(gain), In(&cos), In(&sin), Out(&y), Out(&rstd)];
@@ -140,7 +140,7 @@ fn launch_backward(
     d_y: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
-    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu)?);
+    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu, start + t)?);
     let mut grid = heads_grid(heads, d, x.dtype(), QK_NORM_MOST_BLOCKS);
     grid.blocks[1] = d.div_ceil(QK_NORM_WINDOW);
     let d_x = Tensor::empty(x.shape(), x.dtype(), gpu)?;

@@ -23,48 +23,81 @@ use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// cos φ and sin φ for every position and pair, computed once in f64. Cloning copies a pointer.
+/// cos φ and sin φ of the positions in use and every pair, computed in f64. A model's context may be far longer than what is
+/// ever asked of it, so the table grows with need; its numbers depend on position and pair only. Cloning copies a pointer.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     head_dim: usize,
     max_seq_len: usize,
-    /// (cos φ, sin φ), `[max_seq_len, D/2]`
-    angles: Arc<Vec<(f64, f64)>>,
-    /// The two in f32 on the card that asked for them.
+    theta: f64,
+    angles: Arc<Mutex<Angles>>,
+    /// cos φ and sin φ in f32 on the card that asked for them, `[rows, D/2]` each.
     on_card: Arc<Mutex<Option<[Tensor; 2]>>>,
 }
 
+/// (cos φ, sin φ), `[rows, D/2]`.
+#[derive(Clone, Debug)]
+pub(super) struct Angles {
+    pairs: usize,
+    values: Arc<Vec<(f64, f64)>>,
+}
+
+impl Angles {
+    /// The pairs of one position.
+    pub(super) fn at(&self, position: usize) -> &[(f64, f64)] {
+        &self.values[position * self.pairs..(position + 1) * self.pairs]
+    }
+
+    fn rows(&self) -> usize {
+        self.values.len() / self.pairs
+    }
+}
+
 impl RopeTable {
-    /// Error: an odd `head_dim`.
+    /// A table for positions up to `max_seq_len`. Error: an odd `head_dim`.
     pub fn new(head_dim: usize, max_seq_len: usize, theta: f64) -> Result<RopeTable> {
         ensure!(head_dim > 0 && head_dim.is_multiple_of(2), "rope: found head_dim {head_dim}, expected an even number");
-        let pairs = head_dim / 2;
-        let angles = (0..max_seq_len * pairs)
-            .map(|n| {
+        let angles = Arc::new(Mutex::new(Angles { pairs: head_dim / 2, values: Arc::default() }));
+        Ok(RopeTable { head_dim, max_seq_len, theta, angles, on_card: Arc::default() })
+    }
+
+    /// Rows of a table that has been asked for positions `0..end` of `max_seq_len`: a power of two, so that generation does
+    /// not make it anew for each token.
+    pub fn rows(end: usize, max_seq_len: usize) -> usize {
+        end.max(64).next_power_of_two().min(max_seq_len)
+    }
+
+    /// The angles of positions `0..end` at least, which are within the table.
+    pub(super) fn angles(&self, end: usize) -> Angles {
+        let mut angles = self.angles.lock().unwrap_or_else(PoisonError::into_inner);
+        if angles.rows() < end {
+            let (pairs, rows) = (angles.pairs, RopeTable::rows(end, self.max_seq_len));
+            let mut values = Vec::with_capacity(rows * pairs);
+            values.extend_from_slice(&angles.values);
+            values.extend((values.len()..rows * pairs).map(|n| {
                 let (t, i) = ((n / pairs) as f64, (n % pairs) as f64);
-                let angle = t * theta.powf(-2.0 * i / head_dim as f64);
+                let angle = t * self.theta.powf(-2.0 * i / self.head_dim as f64);
                 (angle.cos(), angle.sin())
-            })
-            .collect();
-        Ok(RopeTable { head_dim, max_seq_len, angles: Arc::new(angles), on_card: Arc::default() })
+            }));
+            angles.values = Arc::new(values);
+        }
+        angles.clone()
     }
 
-    /// The pairs of one position.
-    fn at(&self, position: usize) -> &[(f64, f64)] {
-        let pairs = self.head_dim / 2;
-        &self.angles[position * pairs..(position + 1) * pairs]
-    }
-
-    /// cos φ and sin φ on the card, `[max_seq_len, D/2]` each; copied at the first use. Error: out of memory.
-    pub(super) fn on(&self, gpu: &Gpu) -> Result<[Tensor; 2]> {
+    /// cos φ and sin φ of positions `0..end` at least on the card, `[rows, D/2]` each; copied when they are first needed.
+    /// Error: out of memory.
+    pub(super) fn on(&self, gpu: &Gpu, end: usize) -> Result<[Tensor; 2]> {
         let mut on_card = self.on_card.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tables) = on_card.as_ref().filter(|[cos, _]| cos.gpu() == Some(gpu)) {
+        let serves = |[cos, _]: &&[Tensor; 2]| cos.gpu() == Some(gpu) && cos.shape()[0] >= end;
+        if let Some(tables) = on_card.as_ref().filter(serves) {
             return Ok(tables.clone());
         }
+        let angles = self.angles(end);
         let upload = |part: fn(&(f64, f64)) -> f32| {
-            let data: Vec<f32> = self.angles.iter().map(part).collect();
-            Tensor::from_vec(data, &[self.max_seq_len, self.head_dim / 2])?.to(&Device::Gpu(gpu.clone()))
+            let data: Vec<f32> = angles.values.iter().map(part).collect();
+            Tensor::from_vec(data, &[angles.rows(), angles.pairs])?.to(&Device::Gpu(gpu.clone()))
         };
+        *on_card = None; // the shorter table's memory can serve the longer one
         let tables = [upload(|&(cos, _)| cos as f32)?, upload(|&(_, sin)| sin as f32)?];
         *on_card = Some(tables.clone());
         Ok(tables)
@@ -107,20 +140,20 @@ fn rotate(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> 
 
 fn reference<F: Float>(x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
-    let mut y = x.as_slice::<F>()?.to_vec();
+    let (mut y, angles) = (x.as_slice::<F>()?.to_vec(), table.angles(start + t));
     par_rows(
         &mut y,
         d,
         #[inline(always)]
-        |row, y| rotate_row(y, table, start + row / h % t, direction),
+        |row, y| rotate_row(y, angles.at(start + row / h % t), direction),
     ); // row = (b T + t) H + h
     Tensor::from_vec(y, x.shape())
 }
 
-/// Rotates one head in place.
+/// Rotates one head in place by the angles of its position.
 #[inline(always)]
-pub(super) fn rotate_row<F: Float>(x: &mut [F], table: &RopeTable, position: usize, direction: Direction) {
-    for (pair, &(cos, sin)) in x.chunks_exact_mut(2).zip(table.at(position)) {
+pub(super) fn rotate_row<F: Float>(x: &mut [F], angles: &[(f64, f64)], direction: Direction) {
+    for (pair, &(cos, sin)) in x.chunks_exact_mut(2).zip(angles) {
         let cos = F::of(cos);
         let sin = match direction {
             Direction::Forward => F::of(sin),
@@ -143,7 +176,7 @@ pub(super) fn heads_grid(heads: usize, head_dim: usize, dtype: DType, most: usiz
 
 fn launch(gpu: &Gpu, x: &Tensor, table: &RopeTable, start: usize, direction: Direction) -> Result<Tensor> {
     let (t, h, d) = (x.shape()[1], x.shape()[2], x.shape()[3]);
-    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu)?);
+    let (heads, [cos, sin]) = (x.len() / d, table.on(gpu, start + t)?);
     let y = Tensor::empty(x.shape(), x.dtype(), gpu)?;
     let sign = match direction {
         Direction::Forward => F32(1.0),
@@ -154,4 +187,26 @@ fn launch(gpu: &Gpu, x: &Tensor, table: &RopeTable, start: usize, direction: Dir
     let sizes = [int(heads), int(t), int(h), int(d), int(start), int(t), Int(0)];
     gpu.launch("rope", &heads_grid(heads, d, x.dtype(), usize::MAX), &[&tensors[..], &sizes, &[sign]].concat())?;
     Ok(y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The formula, and bit for bit the same whether the table grew or was made in one go.
+    #[test]
+    fn a_table_grows_with_need_and_keeps_its_numbers() {
+        let (grown, max) = (RopeTable::new(6, 1 << 26, 1e4).unwrap(), 1 << 26);
+        let mut rows = vec![];
+        for end in [1, 64, 65, 128, 1000, 7] {
+            let angles = grown.angles(end);
+            rows.push(angles.rows());
+            let whole = RopeTable::new(6, max, 1e4).unwrap().angles(angles.rows());
+            assert_eq!(whole.values, angles.values, "for {end} positions");
+        }
+        assert_eq!(rows, [64, 64, 128, 128, 1024, 1024]);
+        let angle = 999.0 * 1e4f64.powf(-2.0 / 6.0);
+        assert_eq!(grown.angles(1000).at(999)[1], (angle.cos(), angle.sin()));
+        assert_eq!(RopeTable::new(6, 70, 1e4).unwrap().angles(70).rows(), 70, "no position behind the last");
+    }
 }

@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::nn::ModelConfig;
 use crate::nn::config::{NormPosition, Positions};
+use crate::ops::RopeTable;
 use anyhow::{Result, ensure};
 use operators::{Block, Op};
 
@@ -102,6 +103,13 @@ pub fn free_bytes(device: &Device) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0)
+}
+
+/// Bytes of the RoPE tables once `positions` have been used: cos φ and sin φ in f32 on a card, in f64 on the CPU.
+fn rope_tables(config: &ModelConfig, positions: usize, on_card: bool) -> f64 {
+    let rows = RopeTable::rows(positions, config.max_seq_len);
+    let size = if on_card { DType::F32.size() } else { DType::F64.size() };
+    if config.positions == Positions::Rope { (size * config.head_dim) as f64 * rows as f64 } else { 0.0 }
 }
 
 /// The memory at one moment of the walk, and at the worst one: gradients of weights, activations, workspace.
@@ -197,9 +205,7 @@ impl<'a> Step<'a> {
         let parameters = walk.gradients / 4.0; // every one has its gradient now
         let [gradients, activations, workspace] = walk.peak;
         let copies = if self.dtype == DType::Bf16 { 2.0 } else { 0.0 };
-        let rope = config.positions == Positions::Rope && self.multiprocessors > 0;
-        let tables = if rope { 4.0 * (config.max_seq_len * config.head_dim) as f64 } else { 0.0 };
-        let weights = (4.0 + copies) * parameters + tables;
+        let weights = (4.0 + copies) * parameters + rope_tables(config, self.seq_len, self.multiprocessors > 0);
         Footprint { weights, moments: 8.0 * parameters, gradients, activations, workspace }
     }
 }
