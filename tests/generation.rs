@@ -35,7 +35,7 @@ fn random_ids(n: usize, vocab: u32, seed: u64) -> Vec<u32> {
 }
 
 fn request(prompt: &[u32], max_new: usize, use_cache: bool) -> Request<'_> {
-    Request { prompt, max_new, end_of_text: None, vocab_size: usize::MAX, use_cache }
+    Request { prompt, max_new, end_of_text: &[], vocab_size: usize::MAX, use_cache }
 }
 
 fn greedy(model: &Transformer, request: &Request) -> (Vec<u32>, Stop) {
@@ -111,7 +111,7 @@ fn generation_stops_at_end_of_text() {
         let end = tokens[4];
         let first = tokens.iter().position(|&id| id == end).unwrap();
         for use_cache in [true, false] {
-            let request = Request { end_of_text: Some(end), ..request(&prompt, 10, use_cache) };
+            let request = Request { end_of_text: &[end], ..request(&prompt, 10, use_cache) };
             assert_eq!(greedy(&model, &request), (tokens[..first].to_vec(), Stop::EndOfText));
         }
     }

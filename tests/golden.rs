@@ -163,7 +163,7 @@ fn greedy_tokens_equal_pytorch() {
             for (prompt, expected) in rows(prompts).iter().zip(rows(greedy)) {
                 for use_cache in [true, false] {
                     let vocab_size = model.config.vocab_size;
-                    let request = Request { prompt, max_new: expected.len(), end_of_text: None, vocab_size, use_cache };
+                    let request = Request { prompt, max_new: expected.len(), end_of_text: &[], vocab_size, use_cache };
                     let mut found = vec![];
                     let keep = |id| {
                         found.push(id);

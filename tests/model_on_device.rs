@@ -204,7 +204,7 @@ fn greedy_tokens_are_the_cpu_s_cached_and_not_alone_and_together() {
     for config in configs() {
         let here = model(&config);
         let there = here.clone().to(&device, DType::F32).unwrap();
-        let request = |prompt, use_cache| Request { prompt, max_new: 9, end_of_text: None, vocab_size: 35, use_cache };
+        let request = |prompt, use_cache| Request { prompt, max_new: 9, end_of_text: &[], vocab_size: 35, use_cache };
         let alone = |model: &Transformer, prompt, use_cache| {
             let mut tokens = vec![];
             let mut keep = |token| {

@@ -57,7 +57,7 @@ fn a_step_does_not_wait_and_the_pool_is_empty_at_the_end() {
     assert_eq!(used(), 0, "after training");
 
     let model = model(&device);
-    let request = Request { prompt: &[1, 2, 3], max_new: 9, end_of_text: None, vocab_size: 37, use_cache: true };
+    let request = Request { prompt: &[1, 2, 3], max_new: 9, end_of_text: &[], vocab_size: 37, use_cache: true };
     let write = || generate(&model, &request, &mut Sampler::greedy(), &mut |_| Ok(true)).unwrap();
     write(); // copies the table of RoPE, too
     let weights = used();

@@ -1,7 +1,8 @@
 //! `handgrad generate`
 
-use super::{ComputeArgs, argument, load_model, note, signals};
+use super::{ComputeArgs, argument, load_model, note, signals, warn};
 use crate::data::corpus::read_text;
+use crate::formats::generation_config::end_of_text_ids;
 use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate, generate_batch};
 use crate::nn::Transformer;
@@ -64,9 +65,11 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     ensure!(!prompts.is_empty(), "--prompt-file: found no line, expected a prompt a line");
     let model = args.compute.place(load_model(&args.model, quiet)?)?;
     let tokenizer = model_dir::load_tokenizer(&args.model, &model)?;
+    let end_of_text = end_of_text_ids(&args.model, &tokenizer, &mut |warning| warn(warning, quiet))?;
     let encode = |prompt: &&str| tokenizer.encode_prompt(prompt, SpecialText::Text).context("prompt");
     let ids: Vec<Vec<u32>> = prompts.iter().map(encode).collect::<Result<_>>()?;
-    let requests: Vec<Request> = ids.iter().map(|ids| request(&args, &model, &tokenizer, ids, quiet)).collect();
+    let requests: Vec<Request> =
+        ids.iter().map(|ids| request(&args, &model, &tokenizer, &end_of_text, ids, quiet)).collect();
     let stop = match (&requests[..], args.batch) {
         ([request], false) => print_continuation(&model, &tokenizer, prompts[0], request, &mut sampler)?,
         _ => print_batch(&model, &tokenizer, &prompts, &requests, &mut sampler)?,
@@ -81,6 +84,7 @@ fn request<'a>(
     args: &GenerateArgs,
     model: &Transformer,
     tokenizer: &Tokenizer,
+    end_of_text: &'a [u32],
     ids: &'a [u32],
     quiet: bool,
 ) -> Request<'a> {
@@ -91,7 +95,7 @@ fn request<'a>(
     Request {
         prompt: ids,
         max_new: args.max_new.unwrap_or(room.min(DEFAULT_MAX_NEW)),
-        end_of_text: tokenizer.end_of_text(),
+        end_of_text,
         vocab_size: tokenizer.vocab_size(),
         use_cache: !args.no_cache,
     }

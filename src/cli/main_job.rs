@@ -47,13 +47,14 @@ fn new_directory(parent: &Path) -> PathBuf {
 /// Prints a few continuations, each as long as the context allows.
 fn sample(run: &Run, quiet: bool) -> Result<u8> {
     let (model, tokenizer) = (&run.trainer.model, &run.tokenizer);
+    let end_of_text = Vec::from_iter(tokenizer.end_of_text());
     say("\nwhat it writes:", quiet);
     for (seed, prompt) in PROMPTS.iter().enumerate() {
         let ids = tokenizer.encode_ordinary(prompt)?;
         let request = Request {
             prompt: &ids,
             max_new: model.config.max_seq_len - ids.len(),
-            end_of_text: tokenizer.end_of_text(),
+            end_of_text: &end_of_text,
             vocab_size: tokenizer.vocab_size(),
             use_cache: true,
         };

@@ -7,8 +7,23 @@
 //! | `handgrad_classic` | any other combination, every switch spelled out |
 //!
 //! Two keys are ours, so that a configuration comes back exactly as it was: `handgrad_init` and
-//! `handgrad_scale_residual_init`. Settings that would make another model than the one built here (scaled RoPE, sliding windows,
-//! attention biases, other activations) are refused, never ignored.
+//! `handgrad_scale_residual_init`. Settings that would make another model than the one built here (other scalings of RoPE,
+//! sliding windows, attention biases, other activations, quantised weights) are refused, never ignored.
+//!
+//! Sizes have to be there. What else a file leaves out is what the class in `transformers` takes then:
+//!
+//! | key | `LlamaConfig` | `Qwen3Config` |
+//! |---|---|---|
+//! | `max_position_embeddings` | 2048 | 32768 |
+//! | `num_key_value_heads`     | `num_attention_heads` | 32; of `null`, `num_attention_heads` |
+//! | `head_dim`                | `hidden_size / num_attention_heads` | 128 |
+//! | `rms_norm_eps`            | 1e-6 | 1e-6 |
+//! | `rope_theta`              | 10000 | 10000 |
+//! | `tie_word_embeddings`, `attention_bias`, `mlp_bias`, `use_sliding_window` | false | false |
+//! | `hidden_act`              | silu | silu |
+//! | `eos_token_id`            | 2 | none |
+
+mod rope;
 
 use super::{read_json, write_json};
 use crate::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};
@@ -17,8 +32,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Llama's `rope_theta` where a file does not say; files of Qwen3 have to.
-const LLAMA_ROPE_THETA: f64 = 10000.0;
+/// The classes' defaults, see above.
+const LLAMA_CONTEXT: usize = 2048;
+const QWEN3_CONTEXT: usize = 32768;
+const QWEN3_KV_HEADS: usize = 32;
+const QWEN3_HEAD_DIM: usize = 128;
+const RMS_NORM_EPS: f64 = 1e-6;
+const LLAMA_END_OF_TEXT: u32 = 2;
 /// The standard deviation of initial weights where a file does not say. It matters to new models only.
 const INITIALIZER_RANGE: f64 = 0.02;
 
@@ -28,9 +48,19 @@ pub fn read(path: &Path) -> Result<ModelConfig> {
     from_json(&read_json(path)?).with_context(|| shown_path(path))
 }
 
-/// Writes a configuration atomically. Error: the file cannot be written.
-pub fn write(path: &Path, config: &ModelConfig) -> Result<()> {
-    write_json(path, &to_json(config))
+/// Writes a configuration atomically, with the ids of special tokens under their keys. Error: the file cannot be written.
+pub fn write(path: &Path, config: &ModelConfig, special_ids: &[(&str, Option<u32>)]) -> Result<()> {
+    let mut json = to_json(config);
+    for (key, id) in special_ids {
+        json[key] = json!(id);
+    }
+    write_json(path, &json)
+}
+
+/// `eos_token_id` of a file that leaves it out. A file of our own says what it means; the class for Llama has an id.
+pub(super) fn default_end_of_text(json: &Value) -> Value {
+    let llama = json["model_type"] == Family::Llama.names().0 && json.get("handgrad_init").is_none();
+    if llama { json!(LLAMA_END_OF_TEXT) } else { Value::Null }
 }
 
 /// The architectures that files tell apart.
@@ -130,6 +160,9 @@ pub fn to_json(config: &ModelConfig) -> Value {
     if let Some(std) = std {
         json["initializer_range"] = json!(std);
     }
+    if let Value::Object(map) = &mut json {
+        rope::write(config.rope_scaling, map);
+    }
     json["handgrad_init"] = json!(init);
     json["handgrad_scale_residual_init"] = json!(config.scale_residual_init);
     json
@@ -146,27 +179,46 @@ pub fn from_json(json: &Value) -> Result<ModelConfig> {
         refuse_other_models(&keys)?;
     }
     let (n_head, n_embd) = (keys.size("num_attention_heads")?, keys.size("hidden_size")?);
+    let n_kv_head = match keys.optional("num_key_value_heads", "a whole number", as_size)? {
+        Some(heads) => heads,
+        None if family == Family::Qwen3 && !map.contains_key("num_key_value_heads") => QWEN3_KV_HEADS,
+        None => n_head,
+    };
     let head_dim = match keys.optional("head_dim", "a whole number", as_size)? {
         Some(head_dim) => head_dim,
+        None if family == Family::Qwen3 => QWEN3_HEAD_DIM,
         None => ModelConfig::default_head_dim(n_embd, n_head)?,
     };
+    let max_seq_len = match family {
+        Family::Classic => keys.size("max_position_embeddings")?,
+        Family::Llama => keys.size_or("max_position_embeddings", LLAMA_CONTEXT)?,
+        Family::Qwen3 => keys.size_or("max_position_embeddings", QWEN3_CONTEXT)?,
+    };
+    let (rope_theta, rope_scaling) = rope::read(&keys, head_dim, max_seq_len)?;
     let config = ModelConfig {
         vocab_size: keys.size("vocab_size")?,
-        max_seq_len: keys.size("max_position_embeddings")?,
+        max_seq_len,
         n_layer: keys.size("num_hidden_layers")?,
         n_head,
-        n_kv_head: keys.optional("num_key_value_heads", "a whole number", as_size)?.unwrap_or(n_head),
+        n_kv_head,
         n_embd,
         head_dim,
         n_ff: keys.size("intermediate_size")?,
-        rope_theta: rope_theta(&keys, family)?,
-        norm_eps: keys.required(if classic { "norm_eps" } else { "rms_norm_eps" }, "a number", Value::as_f64)?,
+        rope_theta,
+        rope_scaling,
+        norm_eps: match classic {
+            true => keys.required("norm_eps", "a number", Value::as_f64)?,
+            false => keys.optional("rms_norm_eps", "a number", Value::as_f64)?.unwrap_or(RMS_NORM_EPS),
+        },
         norm_position: if classic { keys.switch("norm_position", &NORM_POSITIONS)? } else { NormPosition::Pre },
         norm: if classic { keys.switch("norm", &NORMS)? } else { NormKind::RmsNorm },
         feed_forward: if classic { keys.switch("feed_forward", &FEED_FORWARDS)? } else { FeedForwardKind::SwiGlu },
         positions: if classic { keys.switch("position_embedding", &POSITIONS)? } else { Positions::Rope },
         qk_norm: if classic { keys.flag("qk_norm")? } else { family == Family::Qwen3 },
-        tie_embeddings: keys.flag("tie_word_embeddings")?,
+        tie_embeddings: match classic {
+            true => keys.flag("tie_word_embeddings")?,
+            false => keys.optional("tie_word_embeddings", "true or false", Value::as_bool)?.unwrap_or(false),
+        },
         bias: if classic { keys.flag("bias")? } else { false },
         init: init(&keys)?,
         scale_residual_init: keys
@@ -180,55 +232,17 @@ pub fn from_json(json: &Value) -> Result<ModelConfig> {
 /// Refuses what `qwen3` and `llama` files can ask for and the model here does not have.
 fn refuse_other_models(keys: &Keys) -> Result<()> {
     let act = keys.optional("hidden_act", "a string", Value::as_str)?.unwrap_or("silu");
-    ensure!(act == "silu", "hidden_act: found '{}', expected silu", shown(act));
+    ensure!(act == "silu" || act == "swish", "hidden_act: found '{}', expected silu", shown(act));
     for key in ["attention_bias", "mlp_bias", "use_sliding_window"] {
         let on = keys.optional(key, "true or false", Value::as_bool)?.unwrap_or(false);
         ensure!(!on, "{key}: found true, expected false");
     }
+    if let Some(found) = keys.0.get("quantization_config").filter(|value| !value.is_null()) {
+        bail!("quantization_config: found {}, expected weights that are not quantised", shown(found));
+    }
     let layers = keys.optional("layer_types", "a list", Value::as_array)?;
     if let Some(other) = layers.into_iter().flatten().find(|layer| *layer != "full_attention") {
         bail!("layer_types: found {}, expected \"full_attention\" in every layer", shown(other));
-    }
-    Ok(())
-}
-
-/// RoPE's base: of old in `rope_theta`, in newer files inside `rope_parameters`. Its absence is not guessed for Qwen3, whose
-/// models were made with several.
-fn rope_theta(keys: &Keys, family: Family) -> Result<f64> {
-    let outer = keys.optional("rope_theta", "a number", Value::as_f64)?;
-    let parameters = keys.optional("rope_parameters", "an object", Value::as_object)?;
-    let inner = match parameters {
-        Some(map) => Keys(map).optional("rope_theta", "a number", Value::as_f64).context("rope_parameters")?,
-        None => None,
-    };
-    refuse_scaled_rope("rope_parameters", parameters)?;
-    refuse_scaled_rope("rope_scaling", keys.optional("rope_scaling", "an object", Value::as_object)?)?;
-    match (outer, inner) {
-        (Some(outer), Some(inner)) => {
-            ensure!(
-                outer == inner,
-                "rope_theta: found {outer}, and {inner} in rope_parameters, expected the same number"
-            );
-            Ok(outer)
-        }
-        (Some(theta), None) | (None, Some(theta)) => Ok(theta),
-        (None, None) if family == Family::Qwen3 => bail!("rope_theta: missing, expected a number"),
-        (None, None) => Ok(LLAMA_ROPE_THETA),
-    }
-}
-
-/// Accepts only plain RoPE. Old files say `type`, newer ones `rope_type`.
-fn refuse_scaled_rope(key: &str, map: Option<&Map<String, Value>>) -> Result<()> {
-    let Some(map) = map else { return Ok(()) };
-    for name in ["rope_type", "type"] {
-        let kind = map.get(name).filter(|kind| !kind.is_null());
-        if let Some(kind) = kind.filter(|kind| *kind != "default") {
-            bail!("{key}.{name}: found {}, expected \"default\": scaled RoPE is not supported", shown(kind));
-        }
-    }
-    for (name, value) in map {
-        let known = ["rope_type", "type", "rope_theta"].contains(&name.as_str()) || value.is_null();
-        ensure!(known, "{key}.{}: found {}, expected plain RoPE without it", shown(name), shown(value));
     }
     Ok(())
 }
@@ -266,6 +280,10 @@ impl<'a> Keys<'a> {
 
     fn size(&self, key: &str) -> Result<usize> {
         self.required(key, "a whole number", as_size)
+    }
+
+    fn size_or(&self, key: &str, default: usize) -> Result<usize> {
+        Ok(self.optional(key, "a whole number", as_size)?.unwrap_or(default))
     }
 
     fn flag(&self, key: &str) -> Result<bool> {

@@ -3,6 +3,7 @@
 //! | file | here |
 //! |---|---|
 //! | `config.json`       | [`config_json`]: Hugging Face keys of Qwen3 and Llama, and our own for the rest |
+//! | `generation_config.json`, `tokenizer_config.json` | [`generation_config`]: special tokens, where others look for them |
 //! | `model.safetensors` | [`weights`], over [`safetensors`] and [`rope_layout`] |
 //! | `tokenizer.json`    | [`tokenizer_json`] |
 //! | tiktoken's ranks    | [`tiktoken`] |
@@ -13,6 +14,7 @@
 pub mod atomic;
 pub mod config_json;
 mod foreign;
+pub mod generation_config;
 pub mod lock;
 pub mod model_dir;
 pub mod rope_layout;

@@ -1,16 +1,16 @@
 //! A model directory, as Hugging Face lays it out: `config.json`, `model.safetensors`, `tokenizer.json`.
 
-use super::{config_json, safetensors, tokenizer_json, weights};
+use super::{config_json, generation_config, tokenizer_json, weights};
 use crate::device::Device;
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Module, Parameter, Transformer, cost};
 use crate::shown::shown_path;
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use std::path::Path;
 
-/// Writes the three files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
+/// Writes the files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
 /// crash can be told.
 ///
 /// Errors: a file that cannot be written; what [`tokenizer_json::write`] refuses; weights that cannot be copied
@@ -18,7 +18,8 @@ use std::path::Path;
 pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize) -> Result<()> {
     let here = |p: &Parameter| Ok((p.name.clone(), p.value.to(&Device::Cpu)?));
     let parameters: Vec<(String, Tensor)> = model.parameters().into_iter().map(here).collect::<Result<_>>()?;
-    config_json::write(&dir.join("config.json"), &model.config)?;
+    config_json::write(&dir.join("config.json"), &model.config, &generation_config::special_ids(tokenizer))?;
+    generation_config::write(dir, tokenizer, model.config.max_seq_len)?;
     weights::save(&dir.join("model.safetensors"), &model.config, &parameters, step)?;
     tokenizer_json::write(&dir.join("tokenizer.json"), tokenizer)
 }
@@ -38,33 +39,29 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
         shown_path(dir)
     );
     let config = config_json::read(&dir.join("config.json"))?;
-    let weights_path = dir.join("model.safetensors");
-    check_size(&config, &weights_path)?;
+    let mut files = weights::Files::in_directory(dir, warn)?;
+    check_size(&config, &files)?;
     // The weights are all read from the file, so none are drawn.
     let mut model = Transformer::new(&ModelConfig { init: Init::Zeros, ..config.clone() }, 0)?;
     model.config = config;
     let expected: Vec<(String, Vec<usize>)> =
         model.parameters().into_iter().map(|p| (p.name.clone(), p.value.shape().to_vec())).collect();
-    let mut loaded = weights::load(&weights_path, &model.config, &expected, warn)?;
+    let mut loaded = files.load(&model.config, &expected, warn)?;
     for parameter in model.parameters_mut() {
         parameter.value = loaded.remove(&parameter.name).expect("load returns every expected tensor");
     }
     Ok(model)
 }
 
-/// Refuses a configuration that the file cannot fill, before memory is asked for.
-fn check_size(config: &ModelConfig, weights: &Path) -> Result<()> {
-    let place = || format!("{}: cannot be opened, expected the model's weights", shown_path(weights));
-    let bytes = std::fs::metadata(weights).with_context(place)?.len();
-    let parameters = cost::matrix_parameters(config);
-    if 2 * parameters <= u128::from(bytes) {
-        return Ok(());
-    }
-    safetensors::check(weights)?; // A file that is no safetensors file, or cut short, is told as that.
-    bail!(
+/// Refuses a configuration that the files cannot fill, before memory is asked for.
+fn check_size(config: &ModelConfig, files: &weights::Files) -> Result<()> {
+    let (bytes, parameters) = (files.bytes(), cost::matrix_parameters(config));
+    ensure!(
+        2 * parameters <= u128::from(bytes),
         "{}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json",
-        shown_path(weights)
-    )
+        shown_path(files.path())
+    );
+    Ok(())
 }
 
 /// Reads the tokenizer. Errors: it is missing or bad; it has more tokens than the model's embedding has rows.

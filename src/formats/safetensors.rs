@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// Bytes before the header, which hold its length.
 const LENGTH_BYTES: usize = 8;
@@ -34,37 +35,76 @@ pub struct TensorFile {
 /// numbers as two's complement. Errors, each one line with the path: the file cannot be read; it is no safetensors
 /// file, damaged or cut off; a tensor of another type.
 pub fn read(path: &Path) -> Result<TensorFile> {
-    read_file(path).with_context(|| shown_path(path))
-}
-
-fn read_file(path: &Path) -> Result<TensorFile> {
-    let (mut file, header) = open(path)?;
+    let mut reader = Reader::open(path)?;
     let mut tensors = BTreeMap::new();
-    // In the order of the file, so that it is read from front to back; the header check has left no gaps.
-    for name in header.offset_keys() {
-        let info = header.info(&name).with_context(|| format!("{}: not in the header", shown(&name)))?;
-        let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
-        file.read_exact(&mut bytes).with_context(|| format!("{}: cannot be read", shown(&name)))?;
-        let tensor = decode(info, &bytes).with_context(|| shown(&name))?;
+    for name in reader.names() {
+        let tensor = reader.read(&name)?;
         tensors.insert(name, tensor);
     }
-    let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+    let metadata = reader.header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
     Ok(TensorFile { tensors, metadata })
 }
 
-/// Checks that a file is a safetensors file and all there, without reading its numbers. Errors: as [`read`].
-pub fn check(path: &Path) -> Result<()> {
-    open(path).map(|_| ()).with_context(|| shown_path(path))
+/// A file whose header was read and checked, and whose tensors are read one by one.
+pub struct Reader {
+    path: PathBuf,
+    file: File,
+    header: Metadata,
+    /// Where the tensors' bytes begin, and how many there are.
+    start: u64,
+    bytes: u64,
 }
 
-/// A file, read up to the end of its header, and the header.
-fn open(path: &Path) -> Result<(File, Metadata)> {
-    let mut file = File::open(path).context("cannot be opened, expected a safetensors file")?;
-    let meta = file.metadata()?;
-    ensure!(meta.is_file(), "found a directory or device, expected a safetensors file");
-    let (header, data_len) = read_header(&mut file, meta.len())?;
-    let header = parse_header(&header, data_len)?;
-    Ok((file, header))
+impl Reader {
+    /// Errors: as [`read`], but for tensors of another type.
+    pub fn open(path: &Path) -> Result<Reader> {
+        let open = || {
+            let mut file = File::open(path).context("cannot be opened, expected a safetensors file")?;
+            let meta = file.metadata()?;
+            ensure!(meta.is_file(), "found a directory or device, expected a safetensors file");
+            let (header, bytes) = read_header(&mut file, meta.len())?;
+            let header = parse_header(&header, bytes)?;
+            Ok(Reader { path: path.to_path_buf(), file, header, start: meta.len() - bytes, bytes })
+        };
+        open().with_context(|| shown_path(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The names of all tensors, in the order of the file, so that it is read from front to back.
+    pub fn names(&self) -> Vec<String> {
+        self.header.offset_keys()
+    }
+
+    /// Of a tensor that is not there `None`.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        Some(&self.header.info(name)?.shape)
+    }
+
+    /// Whether a tensor holds whole numbers.
+    pub fn is_whole(&self, name: &str) -> bool {
+        let floats = [Dtype::F32, Dtype::F64, Dtype::BF16, Dtype::F16];
+        self.header.info(name).is_some_and(|info| !floats.contains(&info.dtype))
+    }
+
+    /// Errors: no tensor of that name; one of a type that is not read; the file cannot be read any more.
+    pub fn read(&mut self, name: &str) -> Result<Tensor> {
+        let read = || {
+            let info = self.header.info(name).context("not in the header")?;
+            let (start, end) = info.data_offsets;
+            let mut bytes = vec![0; end - start];
+            self.file.read_exact_at(&mut bytes, self.start + start as u64).context("cannot be read")?;
+            decode(info, &bytes)
+        };
+        read().with_context(|| shown(name)).with_context(|| shown_path(&self.path))
+    }
 }
 
 /// The header's bytes and the number of bytes after it.

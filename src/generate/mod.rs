@@ -15,8 +15,8 @@ pub struct Request<'a> {
     pub prompt: &'a [u32],
     /// Most new tokens.
     pub max_new: usize,
-    /// The id that ends a text; it is not given out.
-    pub end_of_text: Option<u32>,
+    /// The ids that end a text; none of them is given out.
+    pub end_of_text: &'a [u32],
     /// Ids below this one have a token; the model's vocabulary may be larger, and the rest is never chosen.
     pub vocab_size: usize,
     /// Whether to keep keys and values, or to compute the whole sequence again for each token.
@@ -89,7 +89,7 @@ pub fn generate_batch(
     for step in 1.. {
         let mut going = vec![];
         for (mut sequence, token) in sequences.into_iter().zip(tokens) {
-            if sequence.request.end_of_text == Some(token) {
+            if sequence.request.end_of_text.contains(&token) {
                 stops[sequence.place] = Stop::EndOfText;
                 continue;
             }

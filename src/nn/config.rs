@@ -12,6 +12,7 @@
 //! | plain Q, K → QK-Norm    | `qk_norm`            | `false`                    | `true`                    |
 //! | recompute → KV cache    | (when generating)    | `--no-cache`               | the default               |
 
+use crate::ops::RopeScaling;
 use crate::shown::shown;
 use anyhow::{Result, bail, ensure};
 
@@ -73,6 +74,8 @@ pub struct ModelConfig {
     /// Inner width of the feed-forward, `F`.
     pub n_ff: usize,
     pub rope_theta: f64,
+    /// Whether and how the context was stretched.
+    pub rope_scaling: RopeScaling,
     pub norm_eps: f64,
     pub norm_position: NormPosition,
     pub norm: NormKind,
@@ -104,6 +107,7 @@ impl ModelConfig {
             head_dim: 32,
             n_ff: 352,
             rope_theta: 10000.0,
+            rope_scaling: RopeScaling::None,
             norm_eps: 1e-6,
             norm_position: NormPosition::Pre,
             norm: NormKind::RmsNorm,
@@ -217,9 +221,27 @@ impl ModelConfig {
             );
             let theta = self.rope_theta;
             ensure!(theta.is_finite() && theta > 0.0, "config: rope_theta is {theta}, expected a positive number");
+            self.validate_scaling()?;
         }
         let eps = self.norm_eps;
         ensure!(eps.is_finite() && eps >= 0.0, "config: norm_eps is {eps}, expected 0 or a small positive number");
+        Ok(())
+    }
+
+    fn validate_scaling(&self) -> Result<()> {
+        let (factor, turns) = match self.rope_scaling {
+            RopeScaling::None => return Ok(()),
+            RopeScaling::Linear { factor } => (factor, (1.0, 2.0)),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, .. } => {
+                (factor, (low_freq_factor, high_freq_factor))
+            }
+        };
+        ensure!(factor.is_finite() && factor >= 1.0, "config: rope_scaling's factor is {factor}, expected at least 1");
+        let (low, high) = turns;
+        ensure!(
+            low.is_finite() && high.is_finite() && low < high,
+            "config: rope_scaling's low_freq_factor is {low} and high_freq_factor {high}, expected the first to be smaller"
+        );
         Ok(())
     }
 

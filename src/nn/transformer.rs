@@ -37,7 +37,9 @@ impl Transformer {
         config.validate()?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let rope = match config.positions {
-            Positions::Rope => Some(RopeTable::new(config.head_dim, config.max_seq_len, config.rope_theta)?),
+            Positions::Rope => {
+                Some(RopeTable::scaled(config.head_dim, config.max_seq_len, config.rope_theta, config.rope_scaling)?)
+            }
             Positions::Absolute => None,
         };
         let (c, v) = (config.n_embd, config.vocab_size);

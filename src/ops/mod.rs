@@ -46,7 +46,7 @@ pub use mul::mul;
 pub use qk_norm_rope::qk_norm_rope;
 pub use reshape::reshape;
 pub use rms_norm::{rms_norm, rms_norm_residual};
-pub use rope::{RopeTable, rope};
+pub use rope::{RopeScaling, RopeTable, rope};
 pub use scale::scale;
 pub use silu::silu;
 pub use softmax::softmax;

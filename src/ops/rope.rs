@@ -7,6 +7,8 @@
 //! backward   the same with −φ: the inverse of a rotation is its transpose
 //! ```
 //!
+//! Models whose context was stretched turn more slowly: [`RopeScaling`].
+//!
 //! Pairs are neighbours (2i, 2i+1), as both documents write them. Checkpoints of Hugging Face pair i with i + D/2;
 //! `formats/rope_layout.rs` converts.
 
@@ -23,13 +25,46 @@ use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// How a model's context was stretched after training: the angles of each pair grow more slowly with the position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    None,
+    /// φ / factor (position interpolation, arXiv:2306.15595).
+    Linear {
+        factor: f64,
+    },
+    /// Llama 3.1: φ / factor for pairs that turn fewer than `low_freq_factor` times within the original context, φ for those
+    /// that turn more than `high_freq_factor` times, and between them a mean weighted by the number of turns.
+    Llama3 {
+        factor: f64,
+        low_freq_factor: f64,
+        high_freq_factor: f64,
+        original_max_seq_len: usize,
+    },
+}
+
+impl RopeScaling {
+    /// What a pair's angle grows by with each position, from `frequency` = θ^(−2i/D).
+    fn scale(self, frequency: f64) -> f64 {
+        match self {
+            RopeScaling::None => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_max_seq_len } => {
+                let turns = original_max_seq_len as f64 * frequency / std::f64::consts::TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                kept * frequency + (1.0 - kept) * frequency / factor
+            }
+        }
+    }
+}
+
 /// cos φ and sin φ of the positions in use and every pair, computed in f64. A model's context may be far longer than what is
 /// ever asked of it, so the table grows with need; its numbers depend on position and pair only. Cloning copies a pointer.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    head_dim: usize,
     max_seq_len: usize,
-    theta: f64,
+    /// What the angle of each pair grows by with each position, `[D/2]`.
+    frequencies: Vec<f64>,
     angles: Arc<Mutex<Angles>>,
     /// cos φ and sin φ in f32 on the card that asked for them, `[rows, D/2]` each.
     on_card: Arc<Mutex<Option<[Tensor; 2]>>>,
@@ -54,11 +89,18 @@ impl Angles {
 }
 
 impl RopeTable {
-    /// A table for positions up to `max_seq_len`. Error: an odd `head_dim`.
+    /// A table for positions up to `max_seq_len`, in a context as it was trained. Error: an odd `head_dim`.
     pub fn new(head_dim: usize, max_seq_len: usize, theta: f64) -> Result<RopeTable> {
+        RopeTable::scaled(head_dim, max_seq_len, theta, RopeScaling::None)
+    }
+
+    /// The same in a stretched context. Error: an odd `head_dim`.
+    pub fn scaled(head_dim: usize, max_seq_len: usize, theta: f64, scaling: RopeScaling) -> Result<RopeTable> {
         ensure!(head_dim > 0 && head_dim.is_multiple_of(2), "rope: found head_dim {head_dim}, expected an even number");
         let angles = Arc::new(Mutex::new(Angles { pairs: head_dim / 2, values: Arc::default() }));
-        Ok(RopeTable { head_dim, max_seq_len, theta, angles, on_card: Arc::default() })
+        let frequency = |i| scaling.scale(theta.powf(-2.0 * i as f64 / head_dim as f64));
+        let frequencies = (0..head_dim / 2).map(frequency).collect();
+        Ok(RopeTable { max_seq_len, frequencies, angles, on_card: Arc::default() })
     }
 
     /// Rows of a table that has been asked for positions `0..end` of `max_seq_len`: a power of two, so that generation does
@@ -75,8 +117,7 @@ impl RopeTable {
             let mut values = Vec::with_capacity(rows * pairs);
             values.extend_from_slice(&angles.values);
             values.extend((values.len()..rows * pairs).map(|n| {
-                let (t, i) = ((n / pairs) as f64, (n % pairs) as f64);
-                let angle = t * self.theta.powf(-2.0 * i / self.head_dim as f64);
+                let angle = (n / pairs) as f64 * self.frequencies[n % pairs];
                 (angle.cos(), angle.sin())
             }));
             angles.values = Arc::new(values);
@@ -105,7 +146,7 @@ impl RopeTable {
 
     /// Checks that `x` is `[B,T,H,D]` and that positions start .. start+T are in the table.
     pub(super) fn check(&self, op: &str, x: &Tensor, start: usize) -> Result<()> {
-        let (d, max) = (self.head_dim, self.max_seq_len);
+        let (d, max) = (2 * self.frequencies.len(), self.max_seq_len);
         ensure!(x.shape().len() == 4 && x.shape()[3] == d, "{op}: found x {:?}, expected [B,T,H,{d}]", x.shape());
         let t = x.shape()[1];
         ensure!(start + t <= max, "{op}: found positions {start} to {}, expected at most {max} positions", start + t);

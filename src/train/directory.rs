@@ -22,8 +22,15 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 /// The files of a checkpoint.
-const FILES: [&str; 5] =
-    ["config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "trainer_state.json"];
+const FILES: [&str; 7] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "optimizer.safetensors",
+    "trainer_state.json",
+];
 const LATEST: &str = "latest";
 const METRICS: &str = "metrics.jsonl";
 const RUN: &str = "run.json";

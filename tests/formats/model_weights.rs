@@ -23,7 +23,7 @@ fn weights_round_trip_and_the_file_has_the_other_layout() {
     let (_dir, path) = place("model.safetensors");
     let (config, parameters) = (config(true), parameters());
     weights::save(&path, &config, &parameters, 7).unwrap();
-    let loaded = weights::load(&path, &config, &shapes(&parameters), &mut |_| ()).unwrap();
+    let loaded = load(&path, &config, &shapes(&parameters), &mut |_| ()).unwrap();
     assert_eq!(loaded.len(), parameters.len());
     for (name, tensor) in &parameters {
         assert_eq!(loaded[name].as_slice::<f32>().unwrap(), tensor.as_slice::<f32>().unwrap(), "{name}");
@@ -44,7 +44,7 @@ fn all_that_does_not_fit_is_listed_in_one_error() {
         ("model.layers.0.self_attn.rotary_emb.inv_freq", iota(&[2])),
     ]);
     safetensors::write(&path, &file, &[]).unwrap();
-    let result = weights::load(&path, &config(false), &shapes(&parameters()), &mut |_| ());
+    let result = load(&path, &config(false), &shapes(&parameters()), &mut |_| ());
     assert_says(
         result,
         &[
@@ -57,7 +57,7 @@ fn all_that_does_not_fit_is_listed_in_one_error() {
     );
     let many: Vec<(String, Vec<usize>)> = (0..30).map(|i| (format!("w{i}"), vec![1])).collect();
     assert_says(
-        weights::load(&path, &config(false), &many, &mut |_| ()),
+        load(&path, &config(false), &many, &mut |_| ()),
         &["30 missing: w0 [1]", "w7 [1] and 22 more"],
     );
 }
@@ -72,7 +72,7 @@ fn narrow_and_wide_floats_become_f32() {
         .map(|((name, tensor), dtype)| (name.clone(), tensor.to_dtype(dtype).unwrap()))
         .collect();
     safetensors::write(&path, &file, &[]).unwrap();
-    let loaded = weights::load(&path, &config(false), &shapes(&parameters), &mut |_| ()).unwrap();
+    let loaded = load(&path, &config(false), &shapes(&parameters), &mut |_| ()).unwrap();
     assert!(loaded.values().all(|tensor| tensor.dtype() == DType::F32));
     assert_eq!(loaded[EMBED].to_f64_vec().unwrap(), iota(&[5, 6]).to_f64_vec().unwrap());
 }
@@ -89,13 +89,13 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
         safetensors::write(&path, &with_head(head), &[]).unwrap();
         let mut warnings = vec![];
         let mut keep = |warning: &str| warnings.push(warning.to_string());
-        let loaded = weights::load(&path, &tied, &shapes(&parameters), &mut keep).unwrap();
+        let loaded = load(&path, &tied, &shapes(&parameters), &mut keep).unwrap();
         assert_eq!(loaded.len(), 3);
         assert_eq!(warnings.len(), usize::from(!same), "{warnings:?}");
         assert_eq!(loaded[EMBED].to_f64_vec().unwrap(), iota(&[5, 6]).to_f64_vec().unwrap());
     }
     assert_says(
-        weights::load(&path, &config(false), &shapes(&parameters), &mut |_| ()),
+        load(&path, &config(false), &shapes(&parameters), &mut |_| ()),
         &["1 unexpected: lm_head.weight"],
     );
 }
