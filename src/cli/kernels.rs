@@ -6,8 +6,8 @@
 
 use super::{argument, note};
 use crate::device::Device;
-use crate::gpu::Gpu;
 use crate::gpu::modules::{COMPILED, Resources, resources};
+use crate::gpu::{Gpu, too_old};
 use crate::ops::cases::{Case, Use, cases};
 use crate::ops::check::run_once;
 use crate::shown::shown;
@@ -105,10 +105,12 @@ fn measure(name: &str) -> Result<Vec<Value>> {
     let mut rows: Vec<Value> = compiled.map(|r| row(&gpu, r, &report)).collect();
     rows.sort_by_key(|row| [&row["file"], &row["kernel"]].map(|text| text.as_str().unwrap_or_default().to_string()));
     if rows.is_empty() {
-        bail!(
-            "{}: found no machine code for compute capability {capability}: build again with CUDA_COMPUTE_CAP={capability}",
-            gpu.name()
-        );
+        let built = || {
+            format!(
+                "found no machine code for compute capability {capability}: build again with CUDA_COMPUTE_CAP={capability}"
+            )
+        };
+        bail!("{}: {}", gpu.name(), too_old(capability).unwrap_or_else(built));
     }
     Ok(rows)
 }

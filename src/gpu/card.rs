@@ -22,6 +22,9 @@ use super::{Entry, Grid, LaunchError, Limits, Multiprocessor, PoolUse, Result, V
 /// tried without building the program anew.
 pub const KERNELS_VARIABLE: &str = "HANDGRAD_KERNELS";
 
+/// The compute capability × 10 from which on there are asynchronous copies and products in bf16.
+const LEAST_CAPABILITY: u32 = 80;
+
 /// An open device. Cloning copies a pointer.
 #[derive(Clone)]
 pub struct Gpu(Arc<State>);
@@ -287,9 +290,19 @@ fn devices() -> AnyResult<Vec<String>> {
     Ok(devices)
 }
 
+/// Why no build has kernels for a card of `capability`; `None` where one can have them.
+pub fn too_old(capability: u32) -> Option<String> {
+    let found = format!("found compute capability {}.{}", capability / 10, capability % 10);
+    let reason = "expected 8.0 or newer: no build of the kernels runs there; use another card, or --device cpu";
+    (capability < LEAST_CAPABILITY).then(|| format!("{found}, {reason}"))
+}
+
 /// Why the kernels that nvcc of `release` compiled for `compiled` do not run on a card of `capability` with a driver for
 /// CUDA `driver`, which is 13020 for 13.2; and the way out.
 fn refusal(name: &str, capability: u32, driver: i32, release: &str, compiled: &[u32]) -> String {
+    if let Some(reason) = too_old(capability) {
+        return format!("{name}: {reason}");
+    }
     let (major, minor) = (driver / 1000, driver % 1000 / 10);
     let needed = release.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
     if major < needed {
@@ -361,7 +374,7 @@ fn driver_message(error: DriverError) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::refusal;
+    use super::{refusal, too_old};
 
     #[test]
     fn a_refused_driver_is_named_with_the_one_it_takes() {
@@ -370,6 +383,18 @@ mod tests {
         assert!(said.contains(found) && said.contains(expected), "{said}");
         assert!(said.contains("update the driver") && said.contains("NVCC= of a toolkit of release 12.x"), "{said}");
         assert!(refusal("card", 89, 11080, "12.9", &[89]).contains("expected one for CUDA 12, which is 525 or newer"));
+    }
+
+    #[test]
+    fn a_card_that_no_build_serves_is_not_told_to_build_again() {
+        for (capability, found) in [(75, "7.5"), (61, "6.1")] {
+            for driver in [11080, 14010] {
+                let said = refusal("card", capability, driver, "13.0", &[80, 89]);
+                assert!(said.contains(&format!("found compute capability {found}, expected 8.0")), "{said}");
+                assert!(!said.contains("CUDA_COMPUTE_CAP") && !said.contains("update"), "{said}");
+            }
+        }
+        assert_eq!(too_old(80), None);
     }
 
     #[test]

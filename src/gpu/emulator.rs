@@ -127,8 +127,8 @@ fn links(library: &Path, folder: &Path) -> Result<()> {
         // Two processes may do this at once: the link is made under a name of its own and moved.
         let fresh = folder.join(format!("{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&fresh);
-        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", shown_path(fresh)))?;
-        std::fs::rename(&fresh, &link).with_context(|| format!("{}", shown_path(link)))?;
+        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", shown_path(&fresh)))?;
+        std::fs::rename(&fresh, &link).with_context(|| format!("{}", shown_path(&link)))?;
     }
     Ok(())
 }

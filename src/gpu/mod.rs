@@ -31,7 +31,7 @@ pub mod occupancy;
 #[cfg(not(feature = "cuda"))]
 pub use absent::{Gpu, Memory};
 #[cfg(feature = "cuda")]
-pub use card::{Gpu, KERNELS_VARIABLE};
+pub use card::{Gpu, KERNELS_VARIABLE, too_old};
 pub use error::LaunchError;
 pub use grid::Grid;
 #[cfg(feature = "cuda")]
