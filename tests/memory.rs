@@ -1,9 +1,14 @@
-//! What lives when: activations are freed while backward walks, attention is linear in T. Counted by the allocator.
+//! What lives when: activations are freed while backward walks, attention is linear in T, and evaluation and generation take
+//! what is predicted for them. Counted by the allocator.
 //!
 //! One test, so that nothing else allocates meanwhile.
 
+use handgrad::data::whole_batches;
+use handgrad::generate::{Request, Sampler, generate_batch};
 use handgrad::nn::{ModelConfig, Transformer};
 use handgrad::ops;
+use handgrad::train::memory::inference;
+use handgrad::train::trainer::mean_loss;
 use handgrad::{DType, Tape, Tensor, Var};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,7 +86,69 @@ fn attention_peak(t: usize) -> usize {
     PEAK.load(Ordering::Relaxed) - before
 }
 
+/// Chapter 8's model, one with its peak in the feed-forward, one in attention, one at the head, and the classic one.
+fn models() -> Vec<Transformer> {
+    let base = ModelConfig { n_layer: 2, max_seq_len: 256, ..ModelConfig::chapter8(65) };
+    let configs = [
+        base.clone(),
+        ModelConfig { n_ff: 1024, ..base.clone() },
+        ModelConfig { n_head: 8, n_kv_head: 8, head_dim: 64, n_ff: 64, ..base.clone() },
+        ModelConfig { vocab_size: 5000, qk_norm: false, tie_embeddings: true, ..base.clone() },
+        ModelConfig { n_layer: 2, max_seq_len: 256, ..ModelConfig::classic(65) },
+    ];
+    configs.iter().map(|config| Transformer::new(config, 1).unwrap()).collect()
+}
+
+/// Peak bytes of `work` beyond what lives before it.
+fn peak(work: impl FnOnce()) -> f64 {
+    let before = live();
+    PEAK.store(before, Ordering::Relaxed);
+    work();
+    (PEAK.load(Ordering::Relaxed) - before) as f64
+}
+
+/// What runs before evaluation and generation believes these numbers, so they are not below what is taken.
+fn inference_takes_what_is_predicted() {
+    let tokens: Vec<u32> = (0..16 * 256 + 1).map(|i| i * i % 61).collect();
+    for model in models() {
+        let evaluate = || {
+            let batches = whole_batches(&tokens, 16, 256).unwrap();
+            mean_loss(&model, batches, &|| false).unwrap();
+        };
+        evaluate(); // threads and their buffers come to life
+        let model = model.clone();
+        let found = peak(evaluate);
+        holds("evaluation", &model.config, inference::evaluation(&model.config, 16, 256, DType::F32, false), found);
+        for use_cache in [true, false] {
+            let requests = [40, 200].map(|length| Request {
+                prompt: &tokens[..length],
+                max_new: 30,
+                end_of_text: None,
+                vocab_size: 61,
+                use_cache,
+            });
+            let mut sampler = Sampler::new(1.0, 0.9, 1).unwrap();
+            let found = peak(|| {
+                generate_batch(&model, &requests, &mut sampler, &mut |_, _| Ok(true)).unwrap();
+            });
+            let predicted = inference::generation(&model.config, &requests, DType::F32, false);
+            holds(if use_cache { "generation" } else { "generation without a cache" }, &model.config, predicted, found);
+        }
+    }
+}
+
+fn holds(what: &str, config: &ModelConfig, predicted: f64, found: f64) {
+    println!("{what}: predicted {predicted}, found {found}, {:+.1}%", 100.0 * (predicted / found - 1.0));
+    assert!(predicted >= 0.98 * found, "{what} of {config:?}: predicted {predicted}, found {found}");
+    assert!(predicted <= 1.6 * found, "{what} of {config:?}: predicted {predicted}, found {found}");
+}
+
 #[test]
+fn memory_is_what_it_should_be() {
+    activations_are_freed_and_attention_is_linear();
+    inference_takes_what_is_predicted();
+}
+
 fn activations_are_freed_and_attention_is_linear() {
     live_during_backward(); // threads and their buffers come to life
     let (after_forward, during) = live_during_backward();

@@ -7,6 +7,7 @@ use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate, generate_batch};
 use crate::nn::Transformer;
 use crate::tokenizer::{SpecialText, StreamDecoder, Tokenizer};
+use crate::train::memory::inference::check_generation;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::io::Write;
@@ -49,7 +50,7 @@ pub struct GenerateArgs {
 }
 
 /// Prints the prompt and its continuation. The exit status: 0, or that of the signal that ended it. Errors: a prompt or
-/// model that cannot be read; a request that the model cannot serve.
+/// model that cannot be read; a request that the model cannot serve; too little memory.
 pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
     let text = match (&args.prompt, &args.prompt_file) {
@@ -70,6 +71,8 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     let ids: Vec<Vec<u32>> = prompts.iter().map(encode).collect::<Result<_>>()?;
     let requests: Vec<Request> =
         ids.iter().map(|ids| request(&args, &model, &tokenizer, &end_of_text, ids, quiet)).collect();
+    requests.iter().try_for_each(|request| check(&model, request))?;
+    check_generation(&model, &requests)?;
     let stop = match (&requests[..], args.batch) {
         ([request], false) => print_continuation(&model, &tokenizer, prompts[0], request, &mut sampler)?,
         _ => print_batch(&model, &tokenizer, &prompts, &requests, &mut sampler)?,

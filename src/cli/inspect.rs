@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Transformer, cost};
-use crate::train::memory::{Footprint, Step, free_bytes, gib};
+use crate::train::memory::{Footprint, Step};
 use crate::train::{BadSetting, Placement, Recipe};
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -154,7 +154,8 @@ fn on_device(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe, placem
     ] {
         writeln!(out, "{name:<48} {:>15}", thousands(bytes as usize))?;
     }
-    let Some(free) = free_bytes(device) else { return Ok(()) };
+    let Some(free) = device.free_memory().map(|free| free.bytes) else { return Ok(()) };
+    let gib = |bytes: f64| bytes / f64::from(1 << 30);
     let verdict = if footprint.total() <= free { "fits" } else { "does not fit" };
     let (needed, largest) = (gib(footprint.total()), step.largest_batch(free));
     writeln!(out, "{needed:.1} GiB {verdict}: {:.1} GiB are free; the largest batch is {largest}", gib(free))?;

@@ -7,7 +7,8 @@ use crate::nn::{ModelConfig, Module, Parameter, Transformer, cost};
 use crate::shown::shown_path;
 use crate::tensor::Tensor;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Writes the files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
@@ -26,7 +27,8 @@ pub fn save(dir: &Path, model: &Transformer, tokenizer: &Tokenizer, step: usize)
 
 /// Reads the model, in f32.
 ///
-/// Errors: a missing directory or file; a bad configuration; a file whose tensors are not exactly the configuration's.
+/// Errors: a missing directory or file; a bad configuration; a file whose tensors are not exactly the configuration's; too
+/// little memory.
 pub fn load(dir: &Path) -> Result<Transformer> {
     load_with(dir, &mut |_| ())
 }
@@ -41,15 +43,21 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
     let config = config_json::read(&dir.join("config.json"))?;
     let mut files = weights::Files::in_directory(dir, warn)?;
     check_size(&config, &files)?;
+    let bytes = 4.0 * cost::matrix_parameters(&config) as f64; // in f32; one by one they take the place of the new model's
+    Device::Cpu.check_memory(bytes, "to read the model").with_context(|| shown_path(files.path()))?;
     // The weights are all read from the file, so none are drawn.
     let mut model = Transformer::new(&ModelConfig { init: Init::Zeros, ..config.clone() }, 0)?;
     model.config = config;
     let expected: Vec<(String, Vec<usize>)> =
         model.parameters().into_iter().map(|p| (p.name.clone(), p.value.shape().to_vec())).collect();
-    let mut loaded = files.load(&model.config, &expected, warn)?;
-    for parameter in model.parameters_mut() {
-        parameter.value = loaded.remove(&parameter.name).expect("load returns every expected tensor");
-    }
+    let config = model.config.clone();
+    let mut parameters: HashMap<String, &mut Parameter> =
+        model.parameters_mut().into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect();
+    files.load(&config, &expected, warn, &mut |name, tensor| {
+        if let Some(parameter) = parameters.get_mut(name) {
+            parameter.value = tensor;
+        }
+    })?;
     Ok(model)
 }
 

@@ -114,8 +114,7 @@ impl Files {
     }
 
     /// Reads the parameters that `expected` lists by name and shape, all as f32: f64 is rounded, bf16 and f16 widen
-    /// exactly. They are read one by one, so no more than one stands in memory twice. Nothing is returned unless
-    /// everything fits. Errors: a tensor that cannot be read; one line with all tensors that are missing, unexpected, or of
+    /// exactly. `keep` gets them one by one, each once, after everything was found to fit. Errors: a tensor that cannot be read; one line with all tensors that are missing, unexpected, or of
     /// the wrong shape or dtype. Left unread: frequency tables that old files hold (`…rotary_emb.inv_freq`), and the head of
     /// a tied model; `warn` is told of the first, and of the second if it differs from the embedding.
     pub fn load(
@@ -123,7 +122,8 @@ impl Files {
         config: &ModelConfig,
         expected: &[(String, Vec<usize>)],
         warn: &mut dyn FnMut(&str),
-    ) -> Result<HashMap<String, Tensor>> {
+        keep: &mut dyn FnMut(&str, Tensor),
+    ) -> Result<()> {
         let all = self.at.len();
         self.at.retain(|name, _| !name.ends_with(".rotary_emb.inv_freq"));
         if all > self.at.len() {
@@ -138,15 +138,13 @@ impl Files {
             shown_path(&self.path),
             problems.join("; ")
         );
-        let mut parameters = HashMap::with_capacity(self.at.len());
         for number in 0..self.readers.len() {
             for name in self.readers[number].names().into_iter().filter(|name| self.at.get(name) == Some(&number)) {
                 let tensor = self.readers[number].read(&name)?.to_dtype(DType::F32)?;
-                let tensor = rope_layout::from_file(config, &name, &tensor)?;
-                parameters.insert(name, tensor);
+                keep(&name, rope_layout::from_file(config, &name, &tensor)?);
             }
         }
-        Ok(parameters)
+        Ok(())
     }
 
     /// Leaves out the head that some files of tied models store a second time.

@@ -18,9 +18,9 @@ use crate::tensor::Tensor;
 use anyhow::{Result, ensure};
 
 /// Logits of a chunk at most, unless it is the least number of rows.
-pub(crate) const CHUNK_LOGITS: usize = 1 << 24;
+const CHUNK_LOGITS: usize = 1 << 24;
 /// Rows of a chunk are a multiple of this, a tile of the matrix product.
-pub(crate) const CHUNK_ROWS: usize = 128;
+const CHUNK_ROWS: usize = 128;
 
 /// The mean loss, shape [], of predicting `targets` `[..]` from `hidden` `[.., C]` by the head `weight` `[V,C]`.
 ///
@@ -33,8 +33,12 @@ pub fn linear_cross_entropy(
     ignore_index: i32,
 ) -> Result<Var> {
     let vocab_size = weight.shape().first().copied().unwrap_or(1).max(1);
-    let chunk_rows = (CHUNK_LOGITS / vocab_size).next_multiple_of(CHUNK_ROWS);
-    in_chunks(tape, hidden, weight, targets, ignore_index, chunk_rows)
+    in_chunks(tape, hidden, weight, targets, ignore_index, most_rows(vocab_size))
+}
+
+/// Rows of a chunk, at most, of a vocabulary that is not empty.
+pub(crate) fn most_rows(vocab_size: usize) -> usize {
+    (CHUNK_LOGITS / vocab_size).next_multiple_of(CHUNK_ROWS)
 }
 
 /// [`linear_cross_entropy`] in chunks of `chunk_rows` rows, at least 1. Errors: as there.

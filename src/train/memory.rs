@@ -14,15 +14,15 @@
 //! outside of them. Bytes are those that are asked for, as the emulator's pool counts them; a card's pool rounds each
 //! allocation up to 512. Left out are scalars and the partial sums of the gradient norm, 4 KiB a tensor at most.
 
+pub mod inference;
 mod operators;
 
 use super::{Placement, Recipe};
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::nn::ModelConfig;
 use crate::nn::config::{NormPosition, Positions};
 use crate::ops::RopeTable;
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use operators::{Block, Op};
 
 /// Bytes at the peak of a step that is not the first. In f64, as a damaged configuration may ask for any number.
@@ -66,7 +66,6 @@ pub struct Step<'a> {
 
 /// Error: the run of a validated configuration needs more than its device has free. Where that is unknown, there is none.
 pub fn check(config: &ModelConfig, recipe: &Recipe, placement: &Placement) -> Result<()> {
-    let Some(free) = free_bytes(&placement.device) else { return Ok(()) };
     let needed = Step::new(config, recipe, placement).footprint().total();
     let on_card = placement.device.gpu().is_some();
     let more = match (placement.recompute, on_card && placement.dtype == DType::F32) {
@@ -75,34 +74,8 @@ pub fn check(config: &ModelConfig, recipe: &Recipe, placement: &Placement) -> Re
         (true, true) => ", or use --dtype bf16",
         (true, false) => "",
     };
-    ensure!(
-        needed <= free,
-        "memory: found {:.1} GiB free on {}, expected about {:.1} GiB for training; lower --batch-size, --seq-len or the model's size{more}",
-        gib(free),
-        placement.device,
-        gib(needed)
-    );
-    Ok(())
-}
-
-/// GiB of bytes.
-pub fn gib(bytes: f64) -> f64 {
-    bytes / f64::from(1 << 30)
-}
-
-/// Bytes that an allocation on `device` can still get: without swapping on the CPU (Linux); on a card, those that the
-/// driver has free and those that the pool keeps. `None` where that is unknown.
-pub fn free_bytes(device: &Device) -> Option<f64> {
-    if let Some(gpu) = device.gpu() {
-        let ((free, total), pool) = (gpu.memory().ok()?, gpu.pool().ok()?);
-        // The emulator's driver counts as free what the pool keeps.
-        let free = free + pool.reserved.saturating_sub(pool.used);
-        return Some(free.min(total - pool.used) as f64);
-    }
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024.0)
+    let purpose = format!("for training; lower --batch-size, --seq-len or the model's size{more}");
+    placement.device.check_memory(needed, &purpose)
 }
 
 /// Bytes of the RoPE tables once `positions` have been used: cos φ and sin φ in f32 on a card, in f64 on the CPU.

@@ -4,7 +4,7 @@ use super::*;
 
 fn round_trip(config: &ModelConfig) {
     let (_dir, path) = place("config.json");
-    config_json::write(&path, config).unwrap();
+    config_json::write(&path, config, &[]).unwrap();
     assert_eq!(config_json::read(&path).unwrap(), *config);
 }
 
@@ -62,38 +62,116 @@ fn head_dim_is_its_own_setting() {
         json["num_key_value_heads"] = json!(kv);
         json["head_dim"] = json!(head_dim);
         assert_eq!(config_json::from_json(&json).unwrap().head_dim, 128);
+        json["model_type"] = json!("llama");
         let config = config_json::from_json(&with(json, "head_dim", Value::Null)).unwrap();
         assert_eq!(config.head_dim, hidden / heads);
     }
     assert_says(
-        config_json::from_json(&with(with(qwen3(), "hidden_size", json!(130)), "head_dim", Value::Null)),
-        &["n_embd 130 is not divisible by n_head 4"],
+        config_json::from_json(&with(with(llama(), "hidden_size", json!(132)), "head_dim", Value::Null)),
+        &["n_embd 132 is not divisible by n_head 8"],
     );
-    let config = config_json::from_json(&with(qwen3(), "num_key_value_heads", Value::Null)).unwrap();
-    assert_eq!(config.n_kv_head, 4);
+}
+
+/// The table in `config_json.rs`.
+#[test]
+fn what_a_file_leaves_out_is_what_the_class_takes() {
+    let optional = [
+        "max_position_embeddings",
+        "num_key_value_heads",
+        "head_dim",
+        "rms_norm_eps",
+        "rope_theta",
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "hidden_act",
+        "initializer_range",
+    ];
+    let bare = |json: Value| optional.iter().fold(json, |json, key| with(json, key, Value::Null));
+    let found = config_json::from_json(&bare(llama())).unwrap();
+    let expected = ModelConfig { max_seq_len: 2048, norm_eps: 1e-6, tie_embeddings: false, ..ModelConfig::report_80m(65) };
+    let init = found.init;
+    assert_eq!(ModelConfig { init: expected.init, ..found }, expected);
+    assert_eq!(init, Init::TruncatedNormal { std: 0.02 });
+    let mut json = bare(qwen3());
+    json["num_attention_heads"] = json!(64);
+    let found = config_json::from_json(&json).unwrap();
+    assert_eq!((found.max_seq_len, found.n_kv_head, found.head_dim, found.tie_embeddings), (32768, 32, 128, false));
+    json["num_key_value_heads"] = Value::Null; // which is not the same as no key
+    assert_eq!(config_json::from_json(&json).unwrap().n_kv_head, 64);
 }
 
 #[test]
-fn rope_theta_is_found_in_either_place_and_not_guessed() {
-    let without = with(qwen3(), "rope_theta", Value::Null);
+fn rope_theta_is_found_wherever_it_stands() {
+    let without = |json| with(json, "rope_theta", Value::Null);
     let inner = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
     let read = |json: &Value| config_json::from_json(json).map(|config| config.rope_theta);
-    assert_eq!(read(&with(without.clone(), "rope_parameters", inner(1e6))).unwrap(), 1e6);
-    assert_eq!(read(&with(qwen3(), "rope_parameters", inner(1e4))).unwrap(), 1e4);
-    assert_says(read(&with(qwen3(), "rope_parameters", inner(1e6))), &["rope_theta: found 10000, and 1000000"]);
-    assert_says(read(&without), &["rope_theta: missing"]);
-    assert_eq!(read(&with(llama(), "rope_theta", Value::Null)).unwrap(), 1e4);
-    for (key, value, part) in [
-        ("rope_parameters", json!({"rope_type": "yarn", "rope_theta": 1e4}), "yarn"),
-        ("rope_scaling", json!({"rope_type": "llama3", "factor": 8}), "llama3"),
-        ("rope_scaling", json!({"type": "linear", "factor": 2.0}), "linear"),
-        ("rope_scaling", json!({"factor": 2.0}), "rope_scaling.factor: found 2.0"),
-    ] {
-        assert_says(read(&with(qwen3(), key, value)), &[key, part]);
+    for place in ["rope_parameters", "rope_scaling"] {
+        assert_eq!(read(&with(without(qwen3()), place, inner(1e6))).unwrap(), 1e6);
+        assert_eq!(read(&with(qwen3(), place, inner(1e4))).unwrap(), 1e4);
+        let differs = format!("{place}.rope_theta: found 1000000, expected 10000 as in rope_theta");
+        assert_says(read(&with(qwen3(), place, inner(1e6))), &[&differs]);
     }
-    let mut explicit = qwen3();
-    explicit["rope_scaling"] = Value::Null;
-    assert_eq!(read(&explicit).unwrap(), 1e4);
+    let both = with(with(without(qwen3()), "rope_parameters", inner(1e5)), "rope_scaling", inner(1e6));
+    assert_says(read(&both), &["rope_scaling.rope_theta: found 1000000, expected 100000 as in rope_parameters.rope_theta"]);
+    assert_eq!(read(&without(qwen3())).unwrap(), 1e4);
+    assert_eq!(read(&without(llama())).unwrap(), 1e4);
+}
+
+#[test]
+fn stretched_contexts_are_computed_or_refused() {
+    let read = |place: &str, value: Value| config_json::from_json(&with(qwen3(), place, value)).map(|c| c.rope_scaling);
+    let llama3 = RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_seq_len: 32 };
+    for place in ["rope_parameters", "rope_scaling"] {
+        for key in ["rope_type", "type"] {
+            let linear = json!({key: "linear", "factor": 2.0});
+            assert_eq!(read(place, linear).unwrap(), RopeScaling::Linear { factor: 2.0 });
+            let json = json!({key: "llama3", "factor": 8, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32, "rope_theta": 1e4});
+            assert_eq!(read(place, json).unwrap(), llama3);
+        }
+        assert_eq!(read(place, json!({})).unwrap(), RopeScaling::None);
+        assert_eq!(read(place, json!({"rope_type": "default", "factor": null})).unwrap(), RopeScaling::None);
+        for (value, parts) in [
+            (json!({"rope_type": "yarn", "factor": 2.0}), ["rope_type: found 'yarn'", "default, linear or llama3"]),
+            (json!({"type": "dynamic", "factor": 2.0}), ["found 'dynamic'", "default, linear or llama3"]),
+            (json!({"factor": 2.0}), ["factor: found 2.0", "rope_type 'default'"]),
+            (json!({"rope_type": "linear", "factor": 2.0, "beta_fast": 1}), ["beta_fast: found 1", "'linear'"]),
+            (json!({"rope_type": "linear"}), ["factor: missing", "a number"]),
+            (json!({"rope_type": "linear", "type": "llama3"}), ["type: found 'llama3'", "'linear'"]),
+            (json!({"rope_type": "linear", "factor": 0.0}), ["factor is 0", "at least 1"]),
+            (json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}), ["is 4", "smaller"]),
+            (json!({"rope_type": "linear", "factor": "2"}), ["factor: found \"2\"", "a number"]),
+            (json!("linear"), ["found \"linear\"", "an object"]),
+        ] {
+            assert_says(read(place, value), &parts);
+        }
+    }
+    // The original context may stand beside the others, and is the whole one if it stands nowhere.
+    let bare = json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4});
+    let outside = with(qwen3(), "original_max_position_embeddings", json!(32));
+    let found = config_json::from_json(&with(outside, "rope_scaling", bare.clone())).unwrap();
+    assert_eq!(found.rope_scaling, llama3);
+    let RopeScaling::Llama3 { original_max_seq_len, .. } = read("rope_scaling", bare).unwrap() else { panic!() };
+    assert_eq!(original_max_seq_len, 64);
+    let both = with(with(qwen3(), "rope_scaling", json!({"type": "linear", "factor": 2.0})), "rope_parameters", json!({"rope_type": "linear", "factor": 3.0}));
+    assert_says(config_json::from_json(&both), &["rope_scaling: found Linear", "as in rope_parameters"]);
+    for scaling in [llama3, RopeScaling::Linear { factor: 2.5 }] {
+        round_trip(&ModelConfig { rope_scaling: scaling, ..ModelConfig::chapter8(5) });
+    }
+}
+
+#[test]
+fn channels_that_are_not_rotated_are_refused() {
+    for key in ["partial_rotary_factor", "rotary_dim"] {
+        let (whole, half) = if key == "rotary_dim" { (json!(32), json!(16)) } else { (json!(1.0), json!(0.5)) };
+        let inside = |value: &Value| json!({"rope_type": "default", key: value});
+        assert!(config_json::from_json(&with(qwen3(), key, whole.clone())).is_ok());
+        assert!(config_json::from_json(&with(qwen3(), "rope_parameters", inside(&whole))).is_ok());
+        assert_says(config_json::from_json(&with(qwen3(), key, half.clone())), &[key, "every channel is rotated"]);
+        let error = format!("rope_parameters.{key}: found");
+        assert_says(config_json::from_json(&with(qwen3(), "rope_parameters", inside(&half))), &[&error]);
+    }
 }
 
 #[test]
@@ -103,6 +181,7 @@ fn other_models_are_refused() {
         ("attention_bias", json!(true)),
         ("mlp_bias", json!(true)),
         ("use_sliding_window", json!(true)),
+        ("quantization_config", json!({"quant_method": "fp8"})),
         ("layer_types", json!(["full_attention", "sliding_attention"])),
         ("model_type", json!("mistral")),
         ("handgrad_init", json!("uniform")),
@@ -120,8 +199,10 @@ fn missing_and_mistyped_keys_are_named_with_the_file() {
         fs::write(&path, json.to_string()).unwrap();
         config_json::read(&path)
     };
-    for key in ["model_type", "vocab_size", "hidden_size", "rms_norm_eps", "tie_word_embeddings", "intermediate_size"] {
-        assert_says(read(with(qwen3(), key, Value::Null)), &["config.json: ", key, "missing"]);
+    for key in ["model_type", "vocab_size", "hidden_size", "intermediate_size", "rms_norm_eps", "tie_word_embeddings"] {
+        if !["rms_norm_eps", "tie_word_embeddings"].contains(&key) {
+            assert_says(read(with(qwen3(), key, Value::Null)), &["config.json: ", key, "missing"]);
+        }
         assert_says(read(with(qwen3(), key, json!([1]))), &["config.json: ", key, "found [1], expected "]);
     }
     assert_says(read(with(qwen3(), "vocab_size", json!(-1))), &["vocab_size: found -1, expected a whole number"]);

@@ -10,6 +10,7 @@ mod words;
 
 use handgrad::formats::{atomic, config_json, model_dir, rope_layout, safetensors, tokenizer_json, weights};
 use handgrad::nn::config::{FeedForwardKind, Init, ModelConfig, NormKind, NormPosition, Positions};
+use handgrad::ops::RopeScaling;
 use handgrad::tokenizer::{END_OF_TEXT, Tokenizer};
 use handgrad::{DType, Tensor};
 use proptest::prelude::*;

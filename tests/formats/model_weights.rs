@@ -1,6 +1,7 @@
 //! `model.safetensors` against a configuration.
 
 use super::*;
+use std::collections::HashMap;
 
 const Q: &str = "model.layers.0.self_attn.q_proj.weight";
 const EMBED: &str = "model.embed_tokens.weight";
@@ -16,6 +17,19 @@ fn parameters() -> Vec<(String, Tensor)> {
 
 fn shapes(parameters: &[(String, Tensor)]) -> Vec<(String, Vec<usize>)> {
     parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec())).collect()
+}
+
+/// Everything that a file or an index gives.
+fn load(
+    path: &Path,
+    config: &ModelConfig,
+    expected: &[(String, Vec<usize>)],
+    warn: &mut dyn FnMut(&str),
+) -> anyhow::Result<HashMap<String, Tensor>> {
+    let mut loaded = HashMap::new();
+    let mut keep = |name: &str, tensor| assert!(loaded.insert(name.to_string(), tensor).is_none(), "{name} came twice");
+    weights::Files::open(path, warn)?.load(config, expected, warn, &mut keep)?;
+    Ok(loaded)
 }
 
 #[test]
@@ -104,7 +118,7 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
 #[test]
 fn what_lies_in_the_place_of_weights_is_told_before_its_size() {
     let (dir, path) = place("model.safetensors");
-    config_json::write(&dir.path().join("config.json"), &config(false)).unwrap();
+    config_json::write(&dir.path().join("config.json"), &config(false), &[]).unwrap();
     let load = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         model_dir::load(dir.path())
@@ -128,4 +142,65 @@ fn json_files_that_are_something_else_say_what() {
     assert_says(read(b"version https://git-lfs.github.com/spec/v1\n"), &["tokenizer.json: found a Git LFS pointer"]);
     assert_says(read(b"\n<html>"), &["tokenizer.json: found an HTML"]);
     assert_says(read(b"{"), &["tokenizer.json: not valid JSON", "line 1 column 1"]);
+}
+
+/// Weights in two files and what an index says of them.
+fn sharded(map: Value) -> (TempDir, PathBuf) {
+    let (dir, index) = place("model.safetensors.index.json");
+    let all = parameters();
+    safetensors::write(&dir.path().join("one.safetensors"), &all[..2], &[]).unwrap();
+    safetensors::write(&dir.path().join("two.safetensors"), &all[1..], &[]).unwrap();
+    fs::write(&index, json!({"metadata": {"total_size": 1}, "weight_map": map}).to_string()).unwrap();
+    (dir, index)
+}
+
+#[test]
+fn weights_in_several_files_are_those_of_their_index() {
+    let (one, two) = ("one.safetensors", "two.safetensors");
+    let expected = shapes(&parameters());
+    let mut warnings = vec![];
+    let (dir, index) = sharded(json!({EMBED: one, Q: two, "model.norm.weight": two}));
+    let loaded = load(&index, &config(false), &expected, &mut |line| warnings.push(line.to_string())).unwrap();
+    assert_eq!(loaded.len(), 3);
+    assert_eq!(loaded[EMBED].to_f64_vec().unwrap(), iota(&[5, 6]).to_f64_vec().unwrap());
+    assert!(warnings.len() == 1 && warnings[0].contains("several files") && warnings[0].contains(Q), "{warnings:?}");
+    // A single file beside the index is what other programs read, too.
+    let in_directory = |warnings: &mut Vec<String>| {
+        let files = weights::Files::in_directory(dir.path(), &mut |line| warnings.push(line.to_string()));
+        files.map(|files| files.path().to_path_buf())
+    };
+    let mut warnings = vec![];
+    assert_eq!(in_directory(&mut warnings).unwrap(), index);
+    let single = dir.path().join("model.safetensors");
+    weights::save(&single, &config(false), &parameters(), 0).unwrap();
+    assert_eq!(in_directory(&mut warnings).unwrap(), single);
+    assert!(warnings.iter().any(|line| line.contains("the single file is read")), "{warnings:?}");
+}
+
+#[test]
+fn a_bad_index_is_refused() {
+    let bad = |map: Value| {
+        let (_dir, index) = sharded(map);
+        load(&index, &config(false), &shapes(&parameters()), &mut |_| ())
+    };
+    let one = "one.safetensors";
+    assert_says(bad(json!({"model.norm.weight": one})), &[one, "found no model.norm.weight in it"]);
+    assert_says(bad(json!({EMBED: "gone.safetensors"})), &["gone.safetensors: cannot be opened"]);
+    for outside in ["../one.safetensors", "/one.safetensors", "a/one.safetensors", "..", ""] {
+        assert_says(bad(json!({EMBED: outside})), &["index.json: found the file", "expected a name"]);
+    }
+    assert_says(bad(json!({EMBED: 1})), &["expected a \"weight_map\""]);
+    assert_says(bad(json!([])), &["expected a \"weight_map\""]);
+    assert_says(bad(json!({})), &["found no files"]);
+    assert_says(bad(json!({EMBED: one, Q: one})), &["1 missing: model.norm.weight"]);
+}
+
+#[test]
+fn what_is_left_unread_on_purpose_is_said() {
+    let (_dir, path) = place("model.safetensors");
+    let tables = named(&[("model.layers.0.self_attn.rotary_emb.inv_freq", iota(&[2]))]);
+    safetensors::write(&path, &[parameters(), tables].concat(), &[]).unwrap();
+    let mut warnings = vec![];
+    load(&path, &config(false), &shapes(&parameters()), &mut |line| warnings.push(line.to_string())).unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("1 tables …rotary_emb.inv_freq are not read"), "{warnings:?}");
 }

@@ -84,7 +84,7 @@ fn of_a_file_of_tensors() {
     stays_one_line(|word| read(json!({"a": {"dtype": "F32", "shape": vec![1; word.len()], "data_offsets": [0, 5]}})));
     stays_one_line(|word| {
         read(json!({word: entry("F32", 8)}))?;
-        weights::Files::open(&path, &mut |_| ())?.load(&ModelConfig::chapter8(5), &[], &mut |_| ())
+        weights::Files::open(&path, &mut |_| ())?.load(&ModelConfig::chapter8(5), &[], &mut |_| (), &mut |_, _| ())
     });
 }
 

@@ -7,7 +7,7 @@ use crate::gpu::grid::{Teams, in_vectors};
 use crate::nn::ModelConfig;
 use crate::nn::config::{FeedForwardKind, NormKind, NormPosition, Positions};
 use crate::ops::add::{LEAST_CHUNK, MOST_CHUNKS};
-use crate::ops::linear_cross_entropy::{CHUNK_LOGITS, CHUNK_ROWS};
+use crate::ops::linear_cross_entropy::most_rows;
 
 /// Bytes that a backward half makes and lets go.
 #[derive(Clone, Copy, Default)]
@@ -195,8 +195,7 @@ impl Step<'_> {
     /// product's parts.
     pub(super) fn logits(&self) -> f64 {
         let (c, v) = (self.config.n_embd as f64, self.config.vocab_size as f64);
-        let most = (CHUNK_LOGITS / self.config.vocab_size).next_multiple_of(CHUNK_ROWS) as f64;
-        let rows = self.tokens().min(most);
+        let rows = self.tokens().min(most_rows(self.config.vocab_size) as f64);
         let d_weight = if rows == self.tokens() { 4.0 * v * c } else { 0.0 }; // of the first chunk, not there before
         let size = self.dtype.size() as f64;
         let before = self.parts([rows, v, c], [c, c]).max(rows * c * size + self.parts([rows, c, v], [v, c]));
