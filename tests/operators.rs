@@ -3,7 +3,7 @@
 mod common;
 
 use common::{both, close, cross_entropy, f64s, ids, random};
-use handgrad::ops::{self, IGNORE_INDEX, Layout, RopeTable};
+use handgrad::ops::{self, IGNORE_INDEX, Layout, RopeScaling, RopeTable};
 use handgrad::{DType, Tape, Tensor, Var};
 
 #[test]
@@ -87,6 +87,31 @@ fn rope_turns_neighbours_and_position_0_turns_nothing() {
     let table = RopeTable::new(4, 1001, 1e6).unwrap();
     let x = Var::constant(f64s(&[0.0, 0.0, 0.0, 1.0], &[1, 1, 1, 4]));
     close(ops::rope(&mut Tape::inference(), &x, &table, 1000).unwrap().value(), &[0.0, 0.0, -0.841471, 0.540302], 1e-6);
+}
+
+/// What each pair turns by from one position to the next, as `transformers` 5 has it, in f32.
+#[test]
+fn a_stretched_context_turns_more_slowly() {
+    let turns = |table: &RopeTable| -> Vec<f64> {
+        let x: Vec<f64> = (0..16).map(|i| f64::from(i % 2 == 0)).collect(); // every pair at angle 0
+        let y = ops::rope(&mut Tape::inference(), &Var::constant(f64s(&x, &[1, 1, 1, 16])), table, 1).unwrap();
+        y.value().to_f64_vec().unwrap().chunks(2).map(|pair| pair[1].atan2(pair[0])).collect()
+    };
+    let linear = RopeTable::scaled(16, 2, 10000.0, RopeScaling::Linear { factor: 4.0 }).unwrap();
+    let scaling =
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_seq_len: 64 };
+    let llama3 = RopeTable::scaled(16, 2, 500000.0, scaling).unwrap();
+    for (table, expected) in [
+        (linear, [0.25, 0.079056941, 0.025, 0.0079056947, 0.0025, 0.00079056947, 0.00025, 7.905694656e-05]),
+        (
+            llama3,
+            [1.0, 0.079403013, 0.0047007538, 0.00091158313, 0.00017677668, 3.4281024e-05, 6.6478697e-06, 1.2891732e-06],
+        ),
+    ] {
+        for (found, expected) in turns(&table).into_iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-6 * expected, "found {found}, expected {expected}");
+        }
+    }
 }
 
 #[test]

@@ -89,7 +89,8 @@ fn what_a_file_leaves_out_is_what_the_class_takes() {
     ];
     let bare = |json: Value| optional.iter().fold(json, |json, key| with(json, key, Value::Null));
     let found = config_json::from_json(&bare(llama())).unwrap();
-    let expected = ModelConfig { max_seq_len: 2048, norm_eps: 1e-6, tie_embeddings: false, ..ModelConfig::report_80m(65) };
+    let expected =
+        ModelConfig { max_seq_len: 2048, norm_eps: 1e-6, tie_embeddings: false, ..ModelConfig::report_80m(65) };
     let init = found.init;
     assert_eq!(ModelConfig { init: expected.init, ..found }, expected);
     assert_eq!(init, Init::TruncatedNormal { std: 0.02 });
@@ -113,7 +114,10 @@ fn rope_theta_is_found_wherever_it_stands() {
         assert_says(read(&with(qwen3(), place, inner(1e6))), &[&differs]);
     }
     let both = with(with(without(qwen3()), "rope_parameters", inner(1e5)), "rope_scaling", inner(1e6));
-    assert_says(read(&both), &["rope_scaling.rope_theta: found 1000000, expected 100000 as in rope_parameters.rope_theta"]);
+    assert_says(
+        read(&both),
+        &["rope_scaling.rope_theta: found 1000000, expected 100000 as in rope_parameters.rope_theta"],
+    );
     assert_eq!(read(&without(qwen3())).unwrap(), 1e4);
     assert_eq!(read(&without(llama())).unwrap(), 1e4);
 }
@@ -121,7 +125,8 @@ fn rope_theta_is_found_wherever_it_stands() {
 #[test]
 fn stretched_contexts_are_computed_or_refused() {
     let read = |place: &str, value: Value| config_json::from_json(&with(qwen3(), place, value)).map(|c| c.rope_scaling);
-    let llama3 = RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_seq_len: 32 };
+    let llama3 =
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_seq_len: 32 };
     for place in ["rope_parameters", "rope_scaling"] {
         for key in ["rope_type", "type"] {
             let linear = json!({key: "linear", "factor": 2.0});
@@ -140,7 +145,10 @@ fn stretched_contexts_are_computed_or_refused() {
             (json!({"rope_type": "linear"}), ["factor: missing", "a number"]),
             (json!({"rope_type": "linear", "type": "llama3"}), ["type: found 'llama3'", "'linear'"]),
             (json!({"rope_type": "linear", "factor": 0.0}), ["factor is 0", "at least 1"]),
-            (json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}), ["is 4", "smaller"]),
+            (
+                json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}),
+                ["is 4", "smaller"],
+            ),
             (json!({"rope_type": "linear", "factor": "2"}), ["factor: found \"2\"", "a number"]),
             (json!("linear"), ["found \"linear\"", "an object"]),
         ] {
@@ -154,7 +162,11 @@ fn stretched_contexts_are_computed_or_refused() {
     assert_eq!(found.rope_scaling, llama3);
     let RopeScaling::Llama3 { original_max_seq_len, .. } = read("rope_scaling", bare).unwrap() else { panic!() };
     assert_eq!(original_max_seq_len, 64);
-    let both = with(with(qwen3(), "rope_scaling", json!({"type": "linear", "factor": 2.0})), "rope_parameters", json!({"rope_type": "linear", "factor": 3.0}));
+    let both = with(
+        with(qwen3(), "rope_scaling", json!({"type": "linear", "factor": 2.0})),
+        "rope_parameters",
+        json!({"rope_type": "linear", "factor": 3.0}),
+    );
     assert_says(config_json::from_json(&both), &["rope_scaling: found Linear", "as in rope_parameters"]);
     for scaling in [llama3, RopeScaling::Linear { factor: 2.5 }] {
         round_trip(&ModelConfig { rope_scaling: scaling, ..ModelConfig::chapter8(5) });

@@ -2,6 +2,7 @@
 
 mod atomic_writes;
 mod configs;
+mod generation;
 mod model_weights;
 mod rope;
 mod tensor_files;

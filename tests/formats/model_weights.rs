@@ -70,10 +70,7 @@ fn all_that_does_not_fit_is_listed_in_one_error() {
         ],
     );
     let many: Vec<(String, Vec<usize>)> = (0..30).map(|i| (format!("w{i}"), vec![1])).collect();
-    assert_says(
-        load(&path, &config(false), &many, &mut |_| ()),
-        &["30 missing: w0 [1]", "w7 [1] and 22 more"],
-    );
+    assert_says(load(&path, &config(false), &many, &mut |_| ()), &["30 missing: w0 [1]", "w7 [1] and 22 more"]);
 }
 
 #[test]
@@ -108,10 +105,7 @@ fn tied_head_is_stored_once_and_a_stored_head_is_left_out() {
         assert_eq!(warnings.len(), usize::from(!same), "{warnings:?}");
         assert_eq!(loaded[EMBED].to_f64_vec().unwrap(), iota(&[5, 6]).to_f64_vec().unwrap());
     }
-    assert_says(
-        load(&path, &config(false), &shapes(&parameters), &mut |_| ()),
-        &["1 unexpected: lm_head.weight"],
-    );
+    assert_says(load(&path, &config(false), &shapes(&parameters), &mut |_| ()), &["1 unexpected: lm_head.weight"]);
 }
 
 /// However much smaller than the model it is: what a file is says more than its size.
