@@ -9,6 +9,7 @@ use crate::exec::grid::{Setting, run_grid};
 use crate::fault::{Code, Fault, Result};
 use crate::lower::{self, ModuleVariable};
 use crate::memory::global::Memory;
+use crate::memory::room;
 use crate::program::Program;
 use crate::ptx::ast::Space;
 
@@ -93,7 +94,7 @@ impl Device {
 
     /// Device memory, uninitialised, for the context `owner`. Errors: no bytes, more than the card has.
     pub fn alloc(&mut self, owner: u32, bytes: u64) -> Result<u64> {
-        self.memory.alloc(owner, bytes, None)
+        self.memory.alloc(owner, bytes)
     }
 
     /// Device memory at a given address, which the host shares with the device, for the context `owner`.
@@ -146,14 +147,13 @@ impl Device {
         }
         let source = &self.memory.allocations[self.memory.host_find(owner, from, bytes)?];
         let offset = (from - source.base) as usize;
-        let data = source.data[offset..offset + bytes as usize].to_vec();
-        let written = source.initialised.record(offset, bytes as usize);
+        let data = room::copied(&source.data[offset..offset + bytes as usize])?;
+        let written = source.initialised.record(offset, bytes as usize)?;
         let index = self.memory.host_find(owner, to, bytes)?;
         let target = &mut self.memory.allocations[index];
         let offset = (to - target.base) as usize;
         target.data[offset..offset + data.len()].copy_from_slice(&data);
-        target.initialised.copy(offset, &written, target.bytes as usize);
-        Ok(())
+        target.initialised.copy(offset, &written, target.bytes as usize)
     }
 
     /// Repeats a pattern of 1, 2 or 4 bytes `count` times.
@@ -192,15 +192,10 @@ impl Device {
         self.check_target(&module.target)?;
         let wanted = lower::module_variables(&module)?;
         let mut addresses = HashMap::new();
-        for variable in &wanted {
-            let label = format!("variable `{}`", variable.name);
-            let address = self.memory.alloc(owner, variable.bytes.max(1), Some(label))?;
-            addresses.insert(variable.name.clone(), address);
-        }
-        let placed = self.place_variables(owner, &wanted, &addresses);
+        let placed = self.place_variables(owner, &wanted, &mut addresses);
         let lowered = placed.and_then(|()| lower::lower_each(&module, &addresses));
-        let bytes_of = wanted.iter().map(|v| (v.name.clone(), (addresses[&v.name], v.bytes)));
-        let mut module = Module { kernels: Vec::new(), refused: HashMap::new(), variables: bytes_of.collect() };
+        let placed = wanted.iter().filter_map(|v| Some((v.name.clone(), (*addresses.get(&v.name)?, v.bytes))));
+        let mut module = Module { kernels: Vec::new(), refused: HashMap::new(), variables: placed.collect() };
         let mut first = None;
         for (name, kernel) in lowered.unwrap_or_else(|fault| vec![(String::new(), Err(fault))]) {
             match kernel {
@@ -221,32 +216,31 @@ impl Device {
         Ok(module)
     }
 
-    /// Gives variables their initial values; without one they are zero.
+    /// Gives variables addresses and their initial values. Zeros are there already.
     fn place_variables(
         &mut self,
         owner: u32,
         variables: &[ModuleVariable],
-        addresses: &HashMap<String, u64>,
+        addresses: &mut HashMap<String, u64>,
     ) -> Result<()> {
         for variable in variables {
-            let mut data = variable.init.clone();
-            data.resize(variable.bytes.max(1) as usize, 0);
-            for (offset, symbol, addend) in &variable.patches {
+            let address = self.memory.alloc_variable(owner, variable.bytes, &variable.name)?;
+            addresses.insert(variable.name.clone(), address);
+        }
+        for variable in variables {
+            let base = addresses[&variable.name];
+            for (offset, bytes) in &variable.init.pieces {
+                self.write(owner, base + offset, bytes)?;
+            }
+            for (offset, symbol, addend) in &variable.init.addresses {
                 let Some(&address) = addresses.get(symbol) else {
                     let text =
                         format!("variable {}: its initial value names {symbol}, which is not there", variable.name);
                     return Err(Fault::new(Code::InvalidPtx, text));
                 };
-                let begin = *offset as usize;
-                let Some(slot) = data.get_mut(begin..begin + 8) else {
-                    let text = format!("variable {}: an address at offset {begin} does not fit", variable.name);
-                    return Err(Fault::new(Code::InvalidPtx, text));
-                };
-                slot.copy_from_slice(&address.wrapping_add_signed(*addend).to_le_bytes());
+                self.write(owner, base + offset, &address.wrapping_add_signed(*addend).to_le_bytes())?;
             }
-            let address = addresses[&variable.name];
-            self.write(owner, address, &data)?;
-            let index = self.memory.host_find(owner, address, 1)?;
+            let index = self.memory.host_find(owner, base, 1)?;
             self.memory.allocations[index].constant = variable.space == Space::Const;
         }
         Ok(())

@@ -38,7 +38,7 @@ pub fn kind(start: &[u8]) -> Image {
     }
 }
 
-fn invalid(message: impl Into<String>) -> Fault {
+fn invalid(message: impl AsRef<str>) -> Fault {
     Fault::new(Code::InvalidImage, message)
 }
 

@@ -151,7 +151,7 @@ fn write_places(module: &Module, statements: &[Statement]) -> usize {
             let frames =
                 instruction.source.as_ref().map(|location| source::frames(module, location)).unwrap_or_default();
             let name = instruction.source.as_ref().and_then(|location| source::inlined_function(module, location));
-            let line = SourceLine { frames, ptx_line: instruction.line, form: instruction.form() };
+            let line = SourceLine { frames: frames.into(), ptx_line: instruction.line, form: instruction.form() };
             line.to_string().len() + name.map_or(0, str::len)
         }
         _ => 0,

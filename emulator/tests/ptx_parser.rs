@@ -185,17 +185,18 @@ fn initial_values() {
         .global .u32 a, b[2] = {8, 9};",
     );
     let variable = |name: &str| module.variables.iter().find(|variable| variable.name == name).expect(name);
-    let bits = |values: &[u64]| values.iter().map(|&value| Initial::Bits(value)).collect::<Vec<_>>();
-    assert_eq!(variable("count").init, bits(&[7]));
-    let symbol = |symbol: &str, offset| Initial::Address { symbol: symbol.into(), offset };
-    assert_eq!(variable("pointer").init, [symbol("table", 4), Initial::Bits(5), symbol("count", 0)]);
-    assert_eq!((variable("bytes").space, &variable("bytes").init), (Space::Const, &bits(&[1, 255, 255])));
-    let singles = [1.5f32, 2.0, 3.0].map(|value| value.to_bits() as u64);
-    assert_eq!(variable("f").init, bits(&singles));
-    assert_eq!(variable("bits").init, bits(&singles[..1]));
-    assert_eq!((variable("pair").elements, &variable("pair").init), (Some(4), &bits(&[1, 0, 2, 0xFFFD])));
+    let bytes = |bytes: &[u8]| Initial { pieces: vec![(0, bytes.to_vec())], addresses: vec![] };
+    assert_eq!(variable("count").init, bytes(&[7, 0, 0, 0]));
+    let addresses = vec![(0, "table".to_string(), 4), (16, "count".to_string(), 0)];
+    assert_eq!(variable("pointer").init, Initial { pieces: vec![(8, 5u64.to_le_bytes().to_vec())], addresses });
+    assert_eq!((variable("bytes").space, &variable("bytes").init), (Space::Const, &bytes(&[1, 255, 255])));
+    let singles = [1.5f32, 2.0, 3.0].map(f32::to_le_bytes).concat();
+    assert_eq!(variable("f").init, bytes(&singles));
+    assert_eq!(variable("bits").init, bytes(&singles[..4]));
+    let pair = Initial { pieces: vec![(0, vec![1, 0]), (4, vec![2, 0, 0xFD, 0xFF])], addresses: vec![] };
+    assert_eq!((variable("pair").elements, &variable("pair").init), (Some(4), &pair), "what is left out is zero");
     assert_eq!(variable("unsized").elements, Some(3));
-    assert_eq!((variable("rows").elements, &variable("rows").init), (Some(4), &bits(&[1, 2, 3])));
+    assert_eq!((variable("rows").elements, &variable("rows").init), (Some(4), &bytes(&[1, 0, 2, 0, 3, 0])));
     assert_eq!((variable("vector").elements, variable("vector").align), (Some(2), 16));
     assert_eq!((variable("a").elements, variable("b").elements), (None, Some(2)));
 }
@@ -216,7 +217,7 @@ fn linkage_and_repeated_names() {
     let smem = &module.variables[0];
     assert_eq!((smem.external, smem.elements, smem.align, smem.bytes()), (true, Some(0), 16, 0));
     assert_eq!(module.variables.len(), 2);
-    assert_eq!((module.variables[1].external, module.variables[1].init.len()), (false, 1));
+    assert_eq!((module.variables[1].external, module.variables[1].init.pieces.len()), (false, 1));
     assert_eq!(module.functions.len(), 4);
     assert!(function(&module, "f").body.is_some());
     let bare = function(&module, "bare");

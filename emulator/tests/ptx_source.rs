@@ -32,7 +32,7 @@ fn instructions(module: &Module) -> Vec<&Instruction> {
 fn places(statements: &str) -> Vec<String> {
     let module = module(statements);
     let line = |instruction: &&Instruction| SourceLine {
-        frames: instruction.source.as_ref().map(|location| frames(&module, location)).unwrap_or_default(),
+        frames: instruction.source.as_ref().map(|location| frames(&module, location)).unwrap_or_default().into(),
         ptx_line: instruction.line,
         form: instruction.form(),
     };
@@ -132,7 +132,7 @@ fn recursion_inlined_into_itself_stays_short() {
 #[test]
 fn which_frame_is_the_users() {
     let line = |files: &[&str]| {
-        let frames = files.iter().enumerate().map(|(n, file)| Frame { file: file.to_string(), line: n as u32 + 1 });
+        let frames = files.iter().enumerate().map(|(n, file)| Frame { file: (*file).into(), line: n as u32 + 1 });
         SourceLine { frames: frames.collect(), ptx_line: 9, form: "ret".into() }
     };
     for header in [
@@ -164,6 +164,6 @@ fn paths_with_escapes() {
         ".version 9.0\n.target sm_80\n.file 7 \"/d\\303\\251/a \\\"b\\\".cu\", 1234567, 89\n.file 3 \"C:\\\\x.cu\"\n.file 5 \"é\"\n",
     )
     .unwrap();
-    let files: Vec<_> = module.files.iter().map(|(number, path)| (*number, path.as_str())).collect();
+    let files: Vec<_> = module.files.iter().map(|(number, path)| (*number, &**path)).collect();
     assert_eq!(files, [(3, "C:\\x.cu"), (5, "é"), (7, "/dé/a \"b\".cu")]);
 }

@@ -8,12 +8,13 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use super::abi::HostOut;
 use super::order::When;
 use crate::fault::{Code, Fault, Result};
+use crate::memory::room;
 
 /// What an undelivered destination holds.
 pub const POISON: u8 = 0xff;
@@ -94,13 +95,38 @@ impl HostBlock {
         self.bytes as u64
     }
 
-    pub fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {
+    pub fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        let mut copy = room::zeroed(bytes.min(self.len().saturating_sub(offset)) as usize)?;
+        self.read_into(offset, &mut copy);
+        Ok(copy)
+    }
+
+    fn read_into(&self, offset: u64, to: &mut [u8]) {
         let offset = (offset as usize).min(self.bytes);
-        let bytes = (bytes as usize).min(self.bytes - offset);
-        let mut copy = vec![0; bytes];
+        let bytes = to.len().min(self.bytes - offset);
         // SAFETY: `offset + bytes` is cut to the block, which lives until it leaves the table that holds this.
-        unsafe { self.base.add(offset).copy_to_nonoverlapping(copy.as_mut_ptr(), bytes) };
-        copy
+        unsafe { self.base.add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), bytes) };
+    }
+
+    /// A hash of a range, which is cut to the block.
+    fn hash(&self, offset: u64, bytes: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let end = offset.saturating_add(bytes).min(self.len());
+        let mut piece = [0; PAGE];
+        for at in (offset..end).step_by(PAGE) {
+            let piece = &mut piece[..(end - at).min(PAGE as u64) as usize];
+            self.read_into(at, piece);
+            hasher.write(piece);
+        }
+        hasher.finish()
+    }
+
+    /// Fills what an undelivered copy will write.
+    fn poison(&mut self, offset: u64, bytes: usize) {
+        let offset = (offset as usize).min(self.bytes);
+        let bytes = bytes.min(self.bytes - offset);
+        // SAFETY: `offset + bytes` is cut to the block, which lives until it leaves the table that holds this.
+        unsafe { self.base.add(offset).write_bytes(POISON, bytes) };
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
@@ -263,19 +289,18 @@ impl HostMemory {
     pub fn deliver_later(&mut self, when: When, address: u64, data: Vec<u8>, what: &Arc<str>) {
         let Some(block) = self.holding_mut(address) else { return };
         let (start, offset) = (block.start(), address - block.start());
-        block.write(offset, &vec![POISON; data.len()]);
+        block.poison(offset, data.len());
         self.unwatch(start, offset, data.len() as u64);
         self.deliveries.push(Delivery { when, block: start, offset, data, what: Arc::clone(what) });
     }
 
     /// A copy out of pinned memory: gives its bytes, and watches them until the wait.
-    pub fn watch_source(&mut self, when: When, address: u64, bytes: u64, what: &Arc<str>) -> Vec<u8> {
-        let Some(block) = self.holding(address) else { return Vec::new() };
+    pub fn watch_source(&mut self, when: When, address: u64, bytes: u64, what: &Arc<str>) -> Result<Vec<u8>> {
+        let Some(block) = self.holding(address) else { return Ok(Vec::new()) };
         let (start, offset) = (block.start(), address - block.start());
-        let data = block.read(offset, bytes);
-        let hash = hash(&data);
+        let (data, hash) = (block.read(offset, bytes)?, block.hash(offset, bytes));
         self.sources.push(PendingRead { when, block: start, offset, bytes, hash, what: Arc::clone(what) });
-        data
+        Ok(data)
     }
 
     /// Device work writes over the source of an earlier copy: that is no change by the host.
@@ -312,7 +337,7 @@ impl HostMemory {
                 continue;
             }
             let Some(block) = self.blocks.get(&source.block) else { continue };
-            if hash(&block.read(source.offset, source.bytes)) != source.hash {
+            if block.hash(source.offset, source.bytes) != source.hash {
                 let at = source.block + source.offset;
                 let message = format!(
                     "missing synchronisation: the host changed the {} bytes at {at:#x} while {} was reading them: wait for the copy before reusing pinned memory",
@@ -323,12 +348,6 @@ impl HostMemory {
         }
         fault
     }
-}
-
-fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -345,7 +364,7 @@ mod tests {
     }
 
     fn bytes(memory: &HostMemory, start: u64) -> Vec<u8> {
-        memory.holding(start).unwrap().read(0, 4)
+        memory.holding(start).unwrap().read(0, 4).unwrap()
     }
 
     #[test]
@@ -373,7 +392,7 @@ mod tests {
     #[test]
     fn a_changed_source_is_found_once() {
         let (mut memory, start, when) = setup();
-        memory.watch_source(when, start, 8, &"cuMemcpyHtoDAsync on stream 1".into());
+        memory.watch_source(when, start, 8, &"cuMemcpyHtoDAsync on stream 1".into()).unwrap();
         assert_eq!(memory.check_sources(|_| false), None);
         memory.holding_mut(start).unwrap().write(7, &[9]);
         assert!(memory.check_sources(|_| true).unwrap().message.contains("8 bytes"));
@@ -383,7 +402,7 @@ mod tests {
     #[test]
     fn an_unchanged_source_is_none() {
         let (mut memory, start, when) = setup();
-        memory.watch_source(when, start, 8, &"copy".into());
+        memory.watch_source(when, start, 8, &"copy".into()).unwrap();
         memory.holding_mut(start).unwrap().write(8, &[9]);
         assert_eq!(memory.check_sources(|_| true), None);
     }

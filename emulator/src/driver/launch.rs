@@ -8,6 +8,7 @@ use super::rows::block_use;
 use super::state::Driver;
 use crate::device::{Launch, LaunchOutcome};
 use crate::fault::{Code, Fault, Result};
+use crate::memory::room;
 use crate::program::Program;
 
 /// `CU_LAUNCH_PARAM_…`: what an entry of `extra` is.
@@ -109,7 +110,7 @@ fn pack(program: &Program, arguments: KernelArguments) -> Result<Vec<u8>> {
 }
 
 fn from_pointers(program: &Program, arguments: KernelArguments) -> Result<Vec<u8>> {
-    let mut buffer = vec![0; program.param_bytes as usize];
+    let mut buffer = room::zeroed(program.param_bytes as usize)?;
     for (i, slot) in program.params.iter().enumerate() {
         let what = format!("argument {i} ({}) of {}", slot.name, signature(program));
         let bytes =
@@ -153,9 +154,7 @@ fn from_buffer(program: &Program, arguments: KernelArguments) -> Result<Vec<u8>>
             signature(program)
         ));
     }
-    let mut buffer = pointer.bytes(size, "the argument buffer")?.to_vec();
-    buffer.resize(program.param_bytes as usize, 0);
-    Ok(buffer)
+    room::copied(&pointer.bytes(size, "the argument buffer")?[..program.param_bytes as usize])
 }
 
 fn align(program: &Program) -> usize {

@@ -12,6 +12,7 @@ use super::order::{MemoryBlock, Use, When};
 use super::rows::{block_use, rows_use, span};
 use super::state::Driver;
 use crate::fault::{Code, Fault, Result};
+use crate::memory::room;
 
 /// A copy or fill: the name of the call, its stream, and whether the host waits.
 #[derive(Clone, Copy)]
@@ -104,10 +105,11 @@ impl Driver {
             if pinned.is_none() {
                 self.device.write(owner, to, from.bytes(size.0, "the source of the copy")?)?;
             } else if request.wait {
-                let data = self.host.holding(address).map(|block| block.read(address - block.start(), size.0 as u64));
+                let block = self.host.holding(address);
+                let data = block.map(|block| block.read(address - block.start(), size.0 as u64)).transpose()?;
                 self.device.write(owner, to, &data.unwrap_or_default())?;
             } else {
-                let data = self.host.watch_source(when, address, size.0 as u64, &what);
+                let data = self.host.watch_source(when, address, size.0 as u64, &what)?;
                 self.device.write(owner, to, &data)?;
             }
             self.mirror_to_host(owner, to, size.0 as u64)?;
@@ -142,7 +144,7 @@ impl Driver {
         for row in 0..size.1 {
             let (to, from) = (to.0.plus(row * to.1), from.0 + (row * from.1) as u64);
             if pinned.is_some() {
-                let mut data = vec![0; size.0];
+                let mut data = room::zeroed(size.0)?;
                 self.device.read(owner, from, &mut data)?;
                 self.host.deliver_later(when, to.address() as u64, data, &what);
             } else {
@@ -192,7 +194,7 @@ impl Driver {
             self.device.copy(owners.0, to, from, bytes as u64)?;
         } else {
             // Between contexts the copied values count as initialised.
-            let mut data = vec![0; bytes];
+            let mut data = room::zeroed(bytes)?;
             self.device.read(owners.1, from, &mut data)?;
             self.device.write(owners.0, to, &data)?;
         }
@@ -227,7 +229,7 @@ impl Driver {
         self.host.refuse_freed(to.0, span(to, size)?)?;
         for row in 0..size.1 {
             let (to, from) = (to.0 + (row * to.1) as u64, from.0 + (row * from.1) as u64);
-            let source = host_in(from).bytes(size.0, "the source of the copy")?.to_vec();
+            let source = room::copied(host_in(from).bytes(size.0, "the source of the copy")?)?;
             host_out(to).bytes(size.0, "the destination of the copy")?.copy_from_slice(&source);
         }
         Ok(())
@@ -387,7 +389,7 @@ impl Driver {
             return Ok(());
         };
         self.deliver_before(when, Among::Block(start));
-        let data = self.host.holding(start).map(|block| block.read(0, block.len())).unwrap_or_default();
+        let data = self.host.holding(start).map(|block| block.read(0, block.len())).transpose()?.unwrap_or_default();
         self.device.write(owner, start, &data)
     }
 
@@ -395,7 +397,7 @@ impl Driver {
     pub fn mirror_to_host(&mut self, owner: u32, address: u64, bytes: u64) -> Result<()> {
         let Some(block) = self.host.holding_mut(address).filter(|block| block.mapped) else { return Ok(()) };
         let (start, offset) = (block.start(), address - block.start());
-        let mut data = vec![0; bytes.min(block.len() - offset) as usize];
+        let mut data = room::zeroed(bytes.min(block.len() - offset) as usize)?;
         self.device.read(owner, address, &mut data)?;
         block.write(offset, &data);
         self.host.unwatch(start, offset, bytes);
@@ -405,7 +407,7 @@ impl Driver {
     /// Copies all mapped memory of a context to the device: a kernel may follow any pointer.
     pub fn mirror_all_to_device(&mut self, owner: u32) -> Result<()> {
         for block in self.host.blocks().filter(|block| block.mapped && block.owner == owner) {
-            self.device.write(owner, block.start(), &block.read(0, block.len()))?;
+            self.device.write(owner, block.start(), &block.read(0, block.len())?)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::abi::{Handle, HostIn};
 use super::state::{Driver, Function, Kernel, Library, LoadedModule};
 use crate::fatbin;
-use crate::fault::{Code, Fault, Result};
+use crate::fault::{Code, Fault, Result, shown};
 
 impl Driver {
     /// The PTX in what a program passes as an image, whose size it does not pass.
@@ -30,9 +30,9 @@ impl Driver {
 
     /// The PTX in a file.
     pub fn ptx_of_file(&self, path: &str) -> Result<String> {
-        let bytes = std::fs::read(path).map_err(|e| Fault::new(Code::FileNotFound, format!("{path}: {e}")))?;
+        let bytes = std::fs::read(path).map_err(|e| Fault::new(Code::FileNotFound, format!("{}: {e}", shown(path))))?;
         fatbin::ptx_of_file(&bytes, self.device.card.compute_capability)
-            .map_err(|fault| Fault::new(fault.code, format!("{path}: {}", fault.message)))
+            .map_err(|fault| Fault::new(fault.code, format!("{}: {}", shown(path), fault.message)))
     }
 
     pub fn module_load(&mut self, ptx: &str) -> Result<Handle> {
@@ -148,13 +148,15 @@ pub fn default_dynamic_limit(card: &crate::card::Card, static_shared: u32) -> u3
 
 /// Names the nearest of the names that exist.
 fn not_found(what: &str, name: &str, names: &[&str]) -> Fault {
-    let mut near: Vec<_> = names.iter().map(|other| (distance(name, other), *other)).collect();
+    let name = shown(name);
+    let mut near: Vec<_> =
+        names.iter().map(|other| shown(other)).map(|other| (distance(&name, &other), other)).collect();
     near.sort();
-    let near: Vec<_> = near.iter().take(3).map(|entry| entry.1).collect();
+    let near: Vec<_> = near.iter().take(3).map(|entry| entry.1.as_str()).collect();
     let message = if near.is_empty() {
-        format!("no {what} {name:?}: the module has none")
+        format!("no {what} \"{name}\": the module has none")
     } else {
-        format!("no {what} {name:?}: the module has {} ({} in all)", near.join(", "), names.len())
+        format!("no {what} \"{name}\": the module has {} ({} in all)", near.join(", "), names.len())
     };
     Fault::new(Code::NotFound, message)
 }

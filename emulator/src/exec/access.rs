@@ -98,8 +98,7 @@ impl Run<'_> {
         if missing.lanes != 0 {
             self.refine_missing(space, &request, value, missing.lanes, &mut of_elements);
         }
-        self.taint_loaded(warp, at, active, class, to, &of_elements, missing.place);
-        Ok(())
+        self.taint_loaded(warp, at, active, class, to, &of_elements, missing.place)
     }
 
     /// Some bytes of these lanes' accesses were never written. An element counts as uninitialised if none of its bytes
@@ -163,19 +162,21 @@ impl Run<'_> {
         to: &[Reg],
         missing: &[Mask; 4],
         place: String,
-    ) {
-        if missing.iter().all(|&lanes| lanes == 0) && warp.taint.is_none() {
-            return;
+    ) -> Ran<()> {
+        let known = warp.taint.take();
+        if missing.iter().all(|&lanes| lanes == 0) && known.is_none() {
+            return Ok(());
         }
-        let files = self.program.registers;
-        let taint = warp.taint.get_or_insert_with(|| Box::new(Taint::clean(files)));
+        let mut taint = match known {
+            Some(taint) => taint,
+            None => Box::new(Taint::clean(self.program.registers)?),
+        };
         for (&reg, &missing) in to.iter().zip(missing) {
             let origin = (missing & active != 0).then(|| Origin { pc: at.pc, place: place.clone() });
             taint.set(class, reg, !missing, active, origin);
         }
-        if taint.is_clean() {
-            warp.taint = None;
-        }
+        warp.taint = (!taint.is_clean()).then_some(taint);
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of one instruction
@@ -209,7 +210,7 @@ impl Run<'_> {
                 for lane in lanes(missing) {
                     let address = addresses[lane] as u32 as usize + element * value.bytes as usize;
                     let offset = at.thread(lane as u32) as usize * self.local.stride + address;
-                    self.local.initialised.unset(offset, value.bytes as usize, self.local.data.len());
+                    self.local.initialised.unset(offset, value.bytes as usize, self.local.data.len())?;
                 }
             }
         }

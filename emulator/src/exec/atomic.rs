@@ -93,7 +93,7 @@ impl Run<'_> {
         let (data, initialised, shadow, floor) = match (space, found) {
             (Space::Global, Some(found)) => {
                 let bytes = found.bytes as usize;
-                found.shadow.fit(bytes, self.global_shift);
+                found.shadow.fit(bytes, self.global_shift)?;
                 (&mut found.data, &mut found.initialised, &mut found.shadow, self.memory.clock.since)
             }
             _ => (&mut self.shared.data, &mut self.shared.initialised, &mut self.shared.shadow, self.clock.since),

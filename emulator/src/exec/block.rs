@@ -6,8 +6,9 @@ use super::diagnose::{Place, coordinates};
 use super::interpret::{Run, Stop, run_warp};
 use super::taint::Taint;
 use super::warp::{Group, Wait, Warp};
-use crate::fault::Code;
+use crate::fault::{Code, Result};
 use crate::memory::clock::BlockClock;
+use crate::memory::room;
 use crate::memory::shared::{Local, Shared};
 use crate::program::{Class, LANES, Lanes32, Lanes64, Mask, Preset, Program, Special};
 use crate::rng::Rng;
@@ -48,11 +49,11 @@ const SLICE: u64 = 20_000;
 
 impl Block {
     /// Puts block `index` at its beginning.
-    pub fn begin(&mut self, program: &Program, shape: &Shape, index: u32) {
+    pub fn begin(&mut self, program: &Program, shape: &Shape, index: u32) -> Result<()> {
         self.index = index;
         self.coordinates = coordinates(index, shape.grid);
         let threads = shape.threads();
-        self.local.reset(program.local_bytes as usize, threads as usize);
+        self.local.reset(program.local_bytes as usize, threads as usize)?;
         self.barriers.begin(threads);
         self.warps.resize_with(threads.div_ceil(32) as usize, Warp::default);
         for (w, warp) in self.warps.iter_mut().enumerate() {
@@ -62,12 +63,13 @@ impl Block {
             (warp.index, warp.exited, warp.steps) = (index, 0, 0);
             warp.groups.clear();
             warp.groups.push(Group { pc: 0, lanes: warp.lanes, wait: Wait::Ready });
-            warp.taint = Taint::of(program);
+            warp.taint = Taint::of(program)?;
             warp.copies.clear();
             warp.committed = [0; LANES];
-            fill_registers(warp, program, shape, self.coordinates, self.filled);
+            fill_registers(warp, program, shape, self.coordinates, self.filled)?;
         }
         self.filled = true;
+        Ok(())
     }
 
     pub fn done(&self) -> bool {
@@ -76,11 +78,13 @@ impl Block {
 }
 
 /// Gives every register file its size and the constants their values; when `filled` already, those that name the block.
-fn fill_registers(warp: &mut Warp, program: &Program, shape: &Shape, block: [u32; 3], filled: bool) {
-    let files = program.registers;
-    warp.registers.r32.resize(files.r32 as usize, [0; LANES]);
-    warp.registers.r64.resize(files.r64 as usize, [0; LANES]);
-    warp.registers.pred.resize(files.pred as usize, 0);
+fn fill_registers(warp: &mut Warp, program: &Program, shape: &Shape, block: [u32; 3], filled: bool) -> Result<()> {
+    if !filled {
+        let files = program.registers;
+        room::refill(&mut warp.registers.r32, files.r32 as usize)?;
+        room::refill(&mut warp.registers.r64, files.r64 as usize)?;
+        room::refill(&mut warp.registers.pred, files.pred as usize)?;
+    }
     for &(class, reg, preset) in &program.presets {
         if filled && !matches!(preset, Preset::Special(Special::Ctaid(_) | Special::SmId)) {
             continue;
@@ -99,6 +103,7 @@ fn fill_registers(warp: &mut Warp, program: &Program, shape: &Shape, block: [u32
             Class::Pred => warp.registers.pred[reg.0 as usize] = if values[0] != 0 { Mask::MAX } else { 0 },
         }
     }
+    Ok(())
 }
 
 /// A special register in one lane. (PTX ISA, "Special Registers".)

@@ -13,7 +13,7 @@ impl Run<'_> {
     pub fn read_global(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<Uninitialised> {
         self.count_global(request);
         let mut missing = Uninitialised::default();
-        if self.read_global_run(request, staging) {
+        if self.read_global_run(request, staging)? {
             return Ok(missing);
         }
         for lane in lanes(request.active) {
@@ -27,7 +27,7 @@ impl Run<'_> {
             if found.constant {
                 continue;
             }
-            found.shadow.fit(found.bytes as usize, self.global_shift);
+            found.shadow.fit(found.bytes as usize, self.global_shift)?;
             let access = request.access(lane as u32, &self.memory.clock, self.clock, self.memory.clock.since);
             if let Some(conflict) = found.shadow.note_read(offset, bytes, &access) {
                 let place = format!("{bytes} bytes at {:#x} in {}", request.addresses[lane], found.describe());
@@ -40,42 +40,42 @@ impl Run<'_> {
     /// The usual case in one go: a whole warp reads initialised memory, lane after lane, that nobody wrote or read yet in
     /// this launch. Returns false, having done nothing, in any other.
     #[inline(always)]
-    fn read_global_run(&mut self, request: &AccessRequest, staging: &mut Staging) -> bool {
-        let Some((index, offset)) = self.locate_run(request) else { return false };
+    fn read_global_run(&mut self, request: &AccessRequest, staging: &mut Staging) -> Ran<bool> {
+        let Some((index, offset)) = self.locate_run(request) else { return Ok(false) };
         let bytes = request.bytes as usize;
         let access = request.access(0, &self.memory.clock, self.clock, self.memory.clock.since);
         let found = &mut self.memory.allocations[index];
-        found.shadow.fit(found.bytes as usize, self.global_shift);
+        found.shadow.fit(found.bytes as usize, self.global_shift)?;
         if !found.initialised.has(offset, LANES * bytes)
             || !(found.constant || found.shadow.note_run(offset, bytes, &access, false))
         {
-            return false;
+            return Ok(false);
         }
         for (lane, from) in staging.iter_mut().zip(found.data[offset..].chunks_exact(bytes)) {
             copy(lane, from, request.bytes);
         }
         found.touch(offset as u64, (offset + LANES * bytes) as u64, false);
-        true
+        Ok(true)
     }
 
     /// The usual case in one go: a whole warp writes, lane after lane, what nobody wrote or read yet in this launch.
     /// Returns false, having done nothing, in any other.
     #[inline(always)]
-    fn write_global_run(&mut self, request: &AccessRequest, staging: &Staging) -> bool {
-        let Some((index, offset)) = self.locate_run(request) else { return false };
+    fn write_global_run(&mut self, request: &AccessRequest, staging: &Staging) -> Ran<bool> {
+        let Some((index, offset)) = self.locate_run(request) else { return Ok(false) };
         let bytes = request.bytes as usize;
         let access = request.access(0, &self.memory.clock, self.clock, self.memory.clock.since);
         let found = &mut self.memory.allocations[index];
-        found.shadow.fit(found.bytes as usize, self.global_shift);
+        found.shadow.fit(found.bytes as usize, self.global_shift)?;
         if found.constant || !found.shadow.note_run(offset, bytes, &access, true) {
-            return false;
+            return Ok(false);
         }
         for (lane, to) in staging.iter().zip(found.data[offset..].chunks_exact_mut(bytes)) {
             store_bytes(to, lane, request.bytes);
         }
         found.initialised.set(offset, LANES * bytes);
         found.touch(offset as u64, (offset + LANES * bytes) as u64, true);
-        true
+        Ok(true)
     }
 
     /// The allocation and offset of a whole warp's consecutive accesses, if one allocation holds them all.
@@ -92,7 +92,7 @@ impl Run<'_> {
 
     pub fn write_global(&mut self, request: &AccessRequest, staging: &Staging) -> Ran<()> {
         self.count_global(request);
-        if self.write_global_run(request, staging) {
+        if self.write_global_run(request, staging)? {
             return Ok(());
         }
         for lane in lanes(request.active) {
@@ -103,7 +103,7 @@ impl Run<'_> {
                 return Err(self.fault(Code::IllegalAddress, request.at, lane as u32, text));
             }
             let bytes = request.bytes as usize;
-            found.shadow.fit(found.bytes as usize, self.global_shift);
+            found.shadow.fit(found.bytes as usize, self.global_shift)?;
             let access = request.access(lane as u32, &self.memory.clock, self.clock, self.memory.clock.since);
             let conflict = found.shadow.note_write(offset, bytes, &access);
             let target = &mut found.data[offset..offset + bytes];

@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::device::Launch;
 use crate::fault::{Code, Fault, Result};
 use crate::memory::global::Memory;
+use crate::memory::room;
 use crate::occupancy::shared_bytes;
 use crate::program::{Op, Program};
 use crate::ptx::ast::Space;
@@ -60,7 +61,7 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
     };
     memory.begin_launch(program.owner);
     let blocks: u64 = launch.grid.iter().map(|&n| n as u64).product();
-    let mut order = BlockOrder::new(blocks, &mut grid.rng);
+    let mut order = BlockOrder::new(blocks, &mut grid.rng)?;
     let mut running: VecDeque<Block> = VecDeque::new();
     let mut spare: Option<Block> = None;
     let mut since_finished = 0;
@@ -69,7 +70,7 @@ pub fn run_grid(memory: &mut Memory, launch: &Launch, setting: Setting, output: 
         let mut block = match if more { order.next() } else { None } {
             Some(index) => {
                 let mut block = spare.take().unwrap_or_default();
-                grid.begin(&mut block, memory, index);
+                grid.begin(&mut block, memory, index)?;
                 block
             }
             None => match running.pop_front() {
@@ -105,12 +106,12 @@ struct Grid<'a> {
 }
 
 impl Grid<'_> {
-    fn begin(&self, block: &mut Block, memory: &mut Memory, index: u32) {
+    fn begin(&self, block: &mut Block, memory: &mut Memory, index: u32) -> Result<()> {
         memory.clock.switch(index);
         let now = memory.clock.now;
-        block.shared.reset(self.shape.total_shared as usize, self.shared_shift, self.asynchronous);
+        block.shared.reset(self.shape.total_shared as usize, self.shared_shift, self.asynchronous)?;
         block.clock.begin(index, self.shape.threads() as usize, now);
-        block.begin(self.launch.kernel, &self.shape, index);
+        block.begin(self.launch.kernel, &self.shape, index)
     }
 
     fn run(&mut self, memory: &mut Memory, block: &mut Block, output: &mut Vec<u8>) -> Result<u64> {
@@ -168,13 +169,14 @@ enum BlockOrder {
 
 impl BlockOrder {
     /// Grids of more than 16 million blocks keep launch order.
-    fn new(blocks: u64, rng: &mut Rng) -> BlockOrder {
+    fn new(blocks: u64, rng: &mut Rng) -> Result<BlockOrder> {
         if blocks > 1 << 24 {
-            return BlockOrder::Rising { next: 0, blocks };
+            return Ok(BlockOrder::Rising { next: 0, blocks });
         }
-        let mut list: Vec<u32> = (0..blocks as u32).collect();
+        let mut list = room::zeroed(blocks as usize)?;
+        list.iter_mut().zip(0u32..).for_each(|(block, index)| *block = index);
         rng.shuffle(&mut list);
-        BlockOrder::Listed(list.into_iter())
+        Ok(BlockOrder::Listed(list.into_iter()))
     }
 
     fn next(&mut self) -> Option<u32> {

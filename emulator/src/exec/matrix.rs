@@ -43,8 +43,7 @@ impl Run<'_> {
                 missing_of[matrix] = self.missing_fragment(&rows[8 * matrix..8 * matrix + 8], transposed);
             }
         }
-        self.taint_loaded(warp, at, warp.alive(), Class::R32, to, &missing_of, missing.place);
-        Ok(())
+        self.taint_loaded(warp, at, warp.alive(), Class::R32, to, &missing_of, missing.place)
     }
 
     pub fn store_matrix(

@@ -6,7 +6,8 @@ use super::diagnose::Place;
 use super::interpret::{Flow, Run, first};
 use super::taint::{Origin, Uses};
 use super::warp::{Group, Wait, Warp, describe_lanes, lanes};
-use crate::fault::{Code, Fault};
+use crate::fault::{Code, Fault, shown};
+use crate::memory::room;
 use crate::program::{Class, Instruction, LOCAL_WINDOW, Lanes64, Mask, Op, PARAM_WINDOW, Reg, SHARED_WINDOW};
 use crate::ptx::ast::Space;
 
@@ -69,7 +70,7 @@ impl Run<'_> {
         let lane = first(active);
         let [message, file, function] = texts.map(|reg| {
             let text = self.text(warp.registers.get64(reg)[lane as usize]).unwrap_or_default();
-            String::from_utf8_lossy(&text).into_owned()
+            shown(&String::from_utf8_lossy(&text))
         });
         let line = warp.registers.get32(line)[lane as usize];
         let text = format!("assertion `{message}` failed at {file}:{line} in {function}");
@@ -81,7 +82,7 @@ impl Run<'_> {
         let index = self.memory.find(address, 1)?;
         let found = &self.memory.allocations[index];
         let bytes = &found.data[(address - found.base) as usize..];
-        Some(bytes[..bytes.iter().position(|&b| b == 0)?].to_vec())
+        room::copied(&bytes[..bytes.iter().position(|&b| b == 0)?]).ok()
     }
 
     /// Memory from an address to the end of its thread's or allocation's memory.

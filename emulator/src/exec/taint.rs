@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use crate::fault::Result;
+use crate::memory::room;
 use crate::program::{Access, Class, Files, Instruction, Mask, Program, Reg};
 
 /// The lanes in which each register is initialised.
@@ -27,27 +29,27 @@ pub struct Origin {
 }
 
 impl Taint {
-    pub fn clean(files: Files) -> Taint {
-        Taint {
-            r32: vec![Mask::MAX; files.r32 as usize],
-            r64: vec![Mask::MAX; files.r64 as usize],
-            pred: vec![Mask::MAX; files.pred as usize],
+    pub fn clean(files: Files) -> Result<Taint> {
+        Ok(Taint {
+            r32: room::filled(Mask::MAX, files.r32 as usize)?,
+            r64: room::filled(Mask::MAX, files.r64 as usize)?,
+            pred: room::filled(Mask::MAX, files.pred as usize)?,
             dirty: 0,
             origins: HashMap::new(),
-        }
+        })
     }
 
     /// For a program with registers that may be read before they are written.
-    pub fn of(program: &Program) -> Option<Box<Taint>> {
+    pub fn of(program: &Program) -> Result<Option<Box<Taint>>> {
         if program.undefined.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let mut taint = Taint::clean(program.registers);
+        let mut taint = Taint::clean(program.registers)?;
         for &(class, reg) in &program.undefined {
             *taint.mask(class, reg) = 0;
             taint.dirty += 1;
         }
-        Some(Box::new(taint))
+        Ok(Some(Box::new(taint)))
     }
 
     fn mask(&mut self, class: Class, reg: Reg) -> &mut Mask {

@@ -1,9 +1,11 @@
 //! One kernel: walks its statements, opens and closes scopes, and hands each instruction to the file that knows it.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::alu::Alu;
 use crate::fault::{Code, Fault};
+use crate::lower::Outside;
 use crate::lower::labels::Labels;
 use crate::lower::lines::{Lines, NO_CALLS};
 use crate::lower::operands::{Operands, Symbol};
@@ -12,7 +14,7 @@ use crate::lower::registers;
 use crate::lower::text;
 use crate::lower::variables::{self, SharedVariables};
 use crate::program::{AtomicOp, Guard, Instruction, Op, ParamSlot, Program, Reg, SourceLine};
-use crate::ptx::ast::{self, Function, Module, Operand, Space, Statement, Type, Variable};
+use crate::ptx::ast::{self, Function, Operand, Space, Statement, Type, Variable};
 use crate::warp_ops::WarpOp;
 
 /// The most instructions of a kernel, and the most statements that are walked to make them: inlining doubles at each
@@ -54,24 +56,19 @@ pub struct Call<'a> {
 }
 
 /// Lowers one kernel of a module.
-pub fn lower<'a>(
-    module: &'a Module,
-    functions: &'a HashMap<&'a str, &'a Function>,
-    addresses: &HashMap<String, u64>,
-    kernel: &'a Function,
-) -> Result<Program, Fault> {
+pub fn lower<'a>(outside: &'a Outside<'a>, kernel: &'a Function) -> Result<Program, Fault> {
     let whole = |reason: String| {
         let (name, line) = (&kernel.name, kernel.line);
         Fault::new(Code::InvalidPtx, format!("kernel {name}, PTX line {line}: {reason}"))
     };
-    let shared = SharedVariables::place(module, functions, kernel).map_err(whole)?;
+    let shared = SharedVariables::place(outside, kernel).map_err(whole)?;
     let (params, param_bytes) = variables::parameters(&kernel.params).map_err(whole)?;
     let mut lowering = Lowering {
-        functions,
+        functions: &outside.functions,
         kernel,
-        operands: Operands::default(),
+        operands: Operands::new(Arc::clone(&outside.symbols)),
         labels: Labels::default(),
-        lines: Lines::new(module),
+        lines: Lines::new(outside.module),
         code: Vec::new(),
         shared,
         local: 0,
@@ -82,7 +79,7 @@ pub fn lower<'a>(
         depth: 0,
         walked: 0,
     };
-    lowering.declare_outside(module, addresses, &params).map_err(whole)?;
+    lowering.declare_outside(&params).map_err(whole)?;
     lowering.statements(kernel.body.as_deref().unwrap_or_default()).map_err(|problem| match problem {
         Problem::Here(code, reason) => Fault { code, ..whole(reason) },
         Problem::Placed(fault) => fault,
@@ -91,23 +88,9 @@ pub fn lower<'a>(
 }
 
 impl<'a> Lowering<'a> {
-    /// Declares the module's variables, and the kernel's parameters in a scope of their own, which calls do not see.
-    fn declare_outside(
-        &mut self,
-        module: &'a Module,
-        addresses: &HashMap<String, u64>,
-        params: &[ParamSlot],
-    ) -> Result<(), String> {
+    /// Declares the module's shared variables, and the kernel's parameters in a scope of their own, which calls do not see.
+    fn declare_outside(&mut self, params: &[ParamSlot]) -> Result<(), String> {
         self.operands.push_scope();
-        self.functions.keys().for_each(|name| self.operands.declare(name, Symbol::Function));
-        for variable in &module.variables {
-            if matches!(variable.space, Space::Global | Space::Const) {
-                let name = &variable.name;
-                let (bytes, _) = variables::size(variable)?;
-                let &address = addresses.get(name).ok_or_else(|| format!("variable {name} was given no address"))?;
-                self.operands.declare(name, Symbol::Variable { space: variable.space, address, bytes });
-            }
-        }
         self.shared.declare(&mut self.operands)?;
         self.operands.push_scope();
         for slot in params {
@@ -310,7 +293,7 @@ impl<'a> Lowering<'a> {
                 && matches!(last.op, Op::Exit | Op::Trap | Op::Branch { .. } | Op::BranchIndexed { .. })
         });
         if !ends || self.labels.reach(self.code.len()) {
-            let line = SourceLine { frames: Vec::new(), ptx_line: self.kernel.line, form: "exit".to_string() };
+            let line = SourceLine { frames: Default::default(), ptx_line: self.kernel.line, form: "exit".to_string() };
             let line = self.code.last().map_or_else(|| self.lines.push(line), |last| last.line);
             self.code.push(Instruction { guard: None, op: Op::Exit, line });
         }

@@ -2,9 +2,13 @@
 //! code is there, a branch holds the label's number. (PTX ISA, "Labels and Function Names", "brx.idx".)
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::program::{Instruction, Op};
 use crate::ptx::ast::Statement;
+
+/// The targets of an indexed branch; shared by all branches that name it.
+type Table = Arc<[u32]>;
 
 #[derive(Debug, Default)]
 pub struct Labels<'a> {
@@ -18,7 +22,7 @@ pub struct Labels<'a> {
 #[derive(Debug, Default)]
 struct Scope<'a> {
     labels: HashMap<&'a str, u32>,
-    tables: HashMap<&'a str, Vec<u32>>,
+    tables: HashMap<&'a str, Table>,
 }
 
 /// The scopes of a caller, hidden from the function that it calls.
@@ -39,7 +43,7 @@ impl<'a> Labels<'a> {
         }
         for statement in statements {
             if let Statement::BranchTargets { name, targets } = statement {
-                let targets: Vec<u32> = targets.iter().map(|target| self.find(target)).collect::<Result<_, _>>()?;
+                let targets: Table = targets.iter().map(|target| self.find(target)).collect::<Result<_, _>>()?;
                 self.scopes.last_mut().expect("just pushed").tables.insert(name, targets);
             }
         }
@@ -74,7 +78,7 @@ impl<'a> Labels<'a> {
         found.ok_or_else(|| format!("label {name} is not declared"))
     }
 
-    pub fn table(&self, name: &str) -> Result<Vec<u32>, String> {
+    pub fn table(&self, name: &str) -> Result<Table, String> {
         let found = self.scopes.iter().rev().find_map(|scope| scope.tables.get(name).cloned());
         found.ok_or_else(|| format!("branch targets {name} are not declared"))
     }
@@ -87,14 +91,20 @@ impl<'a> Labels<'a> {
     /// Replaces label numbers by instruction indices.
     pub fn resolve(&self, code: &mut [Instruction]) -> Result<(), String> {
         let position = |number: u32| self.positions[number as usize].ok_or("a label was never placed".to_string());
+        // Branches that share a table still share it afterwards. The old tables live until all are replaced.
+        let mut tables: HashMap<*const u32, (Table, Table)> = HashMap::new();
         for instruction in code {
             match &mut instruction.op {
                 Op::Branch { target } => *target = position(*target)?,
-                Op::BranchIndexed { targets, .. } => {
-                    for target in targets {
-                        *target = position(*target)?;
+                Op::BranchIndexed { targets, .. } => match tables.get(&targets.as_ptr()) {
+                    Some((_, resolved)) => *targets = Arc::clone(resolved),
+                    None => {
+                        let resolved: Table =
+                            targets.iter().map(|&number| position(number)).collect::<Result<_, _>>()?;
+                        let old = std::mem::replace(targets, Arc::clone(&resolved));
+                        tables.insert(old.as_ptr(), (old, resolved));
                     }
-                }
+                },
                 _ => {}
             }
         }

@@ -1,6 +1,7 @@
 //! Where instructions come from: the table of a program's source lines, each once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::program::{Frame, SourceLine};
 use crate::ptx::ast::{Instruction, Location, Module};
@@ -12,9 +13,11 @@ pub struct Lines<'a> {
     pub table: Vec<SourceLine>,
     /// Numbers by instruction and by the calls it was inlined through; two such pairs seldom have equal lines.
     known: HashMap<(*const Instruction, u32), u32>,
+    /// Frames by location and by the calls around it: the instructions of a location share them.
+    frames: HashMap<(*const Location, u32), Arc<[Frame]>>,
     /// The chains of calls that instructions are inlined through.
-    chains: Vec<Vec<Frame>>,
-    chain_numbers: HashMap<Vec<Frame>, u32>,
+    chains: Vec<Arc<[Frame]>>,
+    chain_numbers: HashMap<Arc<[Frame]>, u32>,
 }
 
 /// Instructions of the kernel itself.
@@ -26,8 +29,9 @@ impl<'a> Lines<'a> {
             module,
             table: Vec::new(),
             known: HashMap::new(),
-            chains: vec![Vec::new()],
-            chain_numbers: HashMap::from([(Vec::new(), NO_CALLS)]),
+            frames: HashMap::new(),
+            chains: vec![Arc::default()],
+            chain_numbers: HashMap::from([(Arc::default(), NO_CALLS)]),
         }
     }
 
@@ -49,19 +53,25 @@ impl<'a> Lines<'a> {
     }
 
     /// The number of the chain that ends in this call.
-    pub fn chain(&mut self, call: &Instruction, outer: u32) -> u32 {
+    pub fn chain(&mut self, call: &'a Instruction, outer: u32) -> u32 {
         let frames = self.frames(call.source.as_deref(), outer);
         let next = self.chains.len() as u32;
         *self.chain_numbers.entry(frames).or_insert_with_key(|frames| {
-            self.chains.push(frames.clone());
+            self.chains.push(Arc::clone(frames));
             next
         })
     }
 
     /// Innermost first.
-    fn frames(&self, location: Option<&Location>, chain: u32) -> Vec<Frame> {
-        let mut frames = location.map(|location| source::frames(self.module, location)).unwrap_or_default();
-        frames.extend_from_slice(&self.chains[chain as usize]);
-        frames
+    fn frames(&mut self, location: Option<&'a Location>, chain: u32) -> Arc<[Frame]> {
+        let outer = &self.chains[chain as usize];
+        let Some(location) = location else { return Arc::clone(outer) };
+        let known = self.frames.entry((location, chain));
+        let frames = known.or_insert_with(|| {
+            let mut frames = source::frames(self.module, location);
+            frames.extend_from_slice(outer);
+            frames.into()
+        });
+        Arc::clone(frames)
     }
 }

@@ -51,19 +51,28 @@ pub struct Liveness {
 struct BasicBlock {
     begin: usize,
     end: usize,
-    predecessors: Vec<usize>,
+    predecessors: Vec<u32>,
     live_in: Vec<u32>,
     live_out: Vec<u32>,
 }
 
-/// The most entries of all live sets together: what a real program needs a thousandth of.
-const LIVE_LIMIT: usize = 200_000_000;
+/// The most entries of all live sets together, for each instruction and for any program. Real programs need 2 to 5 for each
+/// instruction.
+const LIVE_EACH: usize = 64;
+const LIVE_ANYWAY: usize = 1 << 17;
+
+/// The most targets of all indexed branches together: many of them may share one large table.
+const TARGET_LIMIT: usize = 1 << 18;
 
 /// Live ranges of every register for which `ignored` is false (constants).
 pub fn analyse(code: &mut [Instruction], numbering: Numbering, ignored: &[bool]) -> Result<Liveness, String> {
+    let targets: usize = code.iter().map(|instruction| successors(instruction).0.len()).sum();
+    if targets > code.len() + TARGET_LIMIT {
+        return Err(format!("the code is too large: its branches have {targets} targets"));
+    }
     let mut blocks = split(code);
     let (upward, killed) = local_sets(code, &blocks, numbering, ignored);
-    propagate(&mut blocks, &upward, &killed, numbering.total())?;
+    propagate(&mut blocks, &upward, &killed, LIVE_EACH * code.len() + LIVE_ANYWAY)?;
     let at_entry = blocks.first().map(|block| block.live_in.iter().map(|&v| v as usize).collect()).unwrap_or_default();
     let mut build = Build {
         numbering,
@@ -125,7 +134,7 @@ fn split(code: &[Instruction]) -> Vec<BasicBlock> {
         let mut into: Vec<usize> = targets.iter().chain(&next).map(|&target| block_of[target as usize]).collect();
         into.sort_unstable();
         into.dedup();
-        into.into_iter().for_each(|to| blocks[to].predecessors.push(from));
+        into.into_iter().for_each(|to| blocks[to].predecessors.push(from as u32));
     }
     blocks
 }
@@ -163,10 +172,10 @@ fn local_sets(
 }
 
 /// From each block that needs a register, back along the predecessors to the blocks that write it.
-fn propagate(blocks: &mut [BasicBlock], upward: &BlockSets, killed: &BlockSets, total: usize) -> Result<(), String> {
+fn propagate(blocks: &mut [BasicBlock], upward: &BlockSets, killed: &BlockSets, most: usize) -> Result<(), String> {
     let mut entries = 0usize;
     let mut stack: Vec<usize> = Vec::new();
-    for v in 0..total {
+    for v in 0..upward.len() {
         let mark = v as u32;
         for &block in &upward[v] {
             blocks[block as usize].live_in.push(mark);
@@ -174,7 +183,7 @@ fn propagate(blocks: &mut [BasicBlock], upward: &BlockSets, killed: &BlockSets, 
         }
         while let Some(block) = stack.pop() {
             for index in 0..blocks[block].predecessors.len() {
-                let from = blocks[block].predecessors[index];
+                let from = blocks[block].predecessors[index] as usize;
                 if blocks[from].live_out.last() == Some(&mark) {
                     continue;
                 }
@@ -187,7 +196,7 @@ fn propagate(blocks: &mut [BasicBlock], upward: &BlockSets, killed: &BlockSets, 
                 }
             }
         }
-        if entries > LIVE_LIMIT {
+        if entries > most {
             return Err("the code is too large: too many registers live over too many blocks".to_string());
         }
     }

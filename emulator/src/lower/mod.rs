@@ -21,11 +21,13 @@ mod variables;
 mod windows;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::fault::{Code, Fault, Result};
 use crate::program::Program;
-use crate::ptx::ast::{Function, Module};
+use crate::ptx::ast::{Function, Module, Space, Variable};
 
+use operands::Symbol;
 pub use variables::ModuleVariable;
 
 /// The `.global` and `.const` variables that a module needs in memory.
@@ -44,10 +46,31 @@ pub fn lower(module: &Module, addresses: &HashMap<String, u64>) -> Result<Vec<Pr
 
 /// Each kernel's name with its program, or with the reason why there is none.
 pub fn lower_each(module: &Module, addresses: &HashMap<String, u64>) -> Result<Vec<(String, Result<Program>)>> {
-    let functions = functions(module)?;
+    let outside = Outside::of(module, addresses)?;
     let kernels = module.functions.iter().filter(|function| function.entry && function.body.is_some());
-    let lowered = |kernel: &Function| (kernel.name.clone(), kernel::lower(module, &functions, addresses, kernel));
-    Ok(kernels.map(lowered).collect())
+    Ok(kernels.map(|kernel| (kernel.name.clone(), kernel::lower(&outside, kernel))).collect())
+}
+
+/// What lies outside the kernels of a module, prepared once for all of them.
+struct Outside<'a> {
+    module: &'a Module,
+    functions: HashMap<&'a str, &'a Function>,
+    /// What the names of functions and of variables in memory stand for.
+    symbols: Arc<HashMap<String, Symbol>>,
+    /// The shared variables by name, each with its place among the module's variables.
+    shared: HashMap<&'a str, (usize, &'a Variable)>,
+}
+
+impl<'a> Outside<'a> {
+    fn of(module: &'a Module, addresses: &HashMap<String, u64>) -> Result<Outside<'a>> {
+        let functions = functions(module)?;
+        let mut symbols: HashMap<String, Symbol> =
+            functions.keys().map(|name| (name.to_string(), Symbol::Function)).collect();
+        variables::declare(module, addresses, &mut symbols).map_err(|e| Fault::new(Code::InvalidPtx, e))?;
+        let shared = module.variables.iter().enumerate().filter(|(_, variable)| variable.space == Space::Shared);
+        let shared = shared.map(|(at, variable)| (variable.name.as_str(), (at, variable))).collect();
+        Ok(Outside { module, functions, symbols: Arc::new(symbols), shared })
+    }
 }
 
 /// Functions by name: the one with a body where there are also prototypes.

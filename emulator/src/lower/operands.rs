@@ -2,6 +2,7 @@
 //! is the instruction's.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::lower::text;
 use crate::program::{Class, Files, Preset, Reg, Special};
@@ -40,6 +41,8 @@ pub struct SuspendedScopes {
 /// instruction and adds it.
 #[derive(Debug, Default)]
 pub struct Operands {
+    /// What the whole module names, the same for each of its kernels: looked up after all scopes.
+    module: Arc<HashMap<String, Symbol>>,
     scopes: Vec<HashMap<String, Symbol>>,
     /// Families such as `%r<9>`: prefix to type and count; members become registers when first named.
     families: Vec<HashMap<String, (Type, u32)>>,
@@ -60,6 +63,10 @@ pub fn class_of(ty: Type) -> Class {
 type Lowered<T> = Result<T, String>;
 
 impl Operands {
+    pub fn new(module: Arc<HashMap<String, Symbol>>) -> Operands {
+        Operands { module, ..Operands::default() }
+    }
+
     pub fn push_scope(&mut self) {
         self.scopes.push(HashMap::new());
         self.families.push(HashMap::new());
@@ -70,7 +77,7 @@ impl Operands {
         self.families.pop();
     }
 
-    /// Hides all scopes but the outermost, the module's: what a device function's body sees.
+    /// Hides all scopes but the outermost, the shared variables of the module: what a device function's body sees.
     pub fn suspend(&mut self) -> SuspendedScopes {
         let keep = self.scopes.len().min(1);
         SuspendedScopes { scopes: self.scopes.split_off(keep), families: self.families.split_off(keep) }
@@ -155,7 +162,7 @@ impl Operands {
                 return Some(symbol);
             }
         }
-        None
+        self.module.get(name).copied()
     }
 
     /// The type of a family's member: `%r12` of `%r<20>`. A prefix may itself end in digits (`%r1<5>` has `%r14`).
@@ -165,7 +172,8 @@ impl Operands {
             return None;
         }
         let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        (prefix..name.len()).find_map(|split| {
+        // A count has no more digits, and a name may have thousands.
+        (prefix.max(name.len().saturating_sub(u32::MAX.ilog10() as usize + 1))..name.len()).find_map(|split| {
             let (prefix, number) = name.split_at(split);
             let &(ty, count) = families.get(prefix)?;
             let canonical = number == "0" || !number.starts_with('0');

@@ -1,5 +1,6 @@
 //! Instructions as PTX writes them, for diagnoses.
 
+use crate::fault::shown;
 use crate::ptx::ast::{Instruction, Operand};
 
 /// The whole instruction, guard first.
@@ -10,7 +11,7 @@ pub fn instruction(instruction: &Instruction) -> String {
     };
     let space = if instruction.operands.is_empty() { "" } else { " " };
     let text = format!("{guard}{}{space}{};", instruction.form(), list(&instruction.operands));
-    shorten(text)
+    shown(&text)
 }
 
 pub fn operand(operand: &Operand) -> String {
@@ -31,13 +32,4 @@ pub fn operand(operand: &Operand) -> String {
 
 fn list(operands: &[Operand]) -> String {
     operands.iter().map(operand).collect::<Vec<_>>().join(", ")
-}
-
-/// Mangled names make endless lines.
-fn shorten(text: String) -> String {
-    const LIMIT: usize = 200;
-    match text.char_indices().nth(LIMIT) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::lower::Outside;
 use crate::lower::operands::{Operands, Symbol};
 use crate::lower::problem::{Outcome, invalid, unsupported};
 use crate::program::ParamSlot;
@@ -16,10 +17,8 @@ pub struct ModuleVariable {
     pub space: Space,
     pub bytes: u64,
     pub align: u64,
-    /// The initial value's first bytes; the rest of the variable is zeros.
-    pub init: Vec<u8>,
-    /// 64-bit words of `init` that are addresses: (offset in `init`, variable, addend). The word holds the addend.
-    pub patches: Vec<(u64, String, i64)>,
+    /// All addresses in it have 64 bits.
+    pub init: Initial,
 }
 
 /// Larger variables than any card holds.
@@ -60,13 +59,19 @@ pub fn module_variables(module: &Module) -> Outcome<Vec<ModuleVariable>> {
             return invalid(format!("variable {name} is defined twice"));
         }
         let (bytes, align) = size(variable)?;
-        let (init, patches) = initial(variable)?;
-        found.push(ModuleVariable { name: name.clone(), space: variable.space, bytes, align, init, patches });
+        if let Some((_, symbol, _)) = variable.init.addresses.first().filter(|_| variable.ty.bytes() != 8) {
+            let width = variable.ty.bytes();
+            return invalid(format!(
+                "variable {name}: the address of {symbol} needs 8 bytes, its elements have {width}"
+            ));
+        }
+        let (space, init) = (variable.space, variable.init.clone());
+        found.push(ModuleVariable { name: name.clone(), space, bytes, align, init });
     }
     let names: HashSet<&str> = found.iter().map(|variable| variable.name.as_str()).collect();
     for variable in &found {
         let name = &variable.name;
-        let unknown = variable.patches.iter().find(|(_, symbol, _)| !names.contains(symbol.as_str()));
+        let unknown = variable.init.addresses.iter().find(|(_, symbol, _)| !names.contains(symbol.as_str()));
         let Some((_, symbol, _)) = unknown else { continue };
         if module.functions.iter().any(|function| function.name == *symbol) {
             return unsupported(format!("initial value of {name}: the address of function {symbol} is not supported"));
@@ -76,36 +81,19 @@ pub fn module_variables(module: &Module) -> Outcome<Vec<ModuleVariable>> {
     Ok(found)
 }
 
-type Patches = Vec<(u64, String, i64)>;
-
-fn initial(variable: &Variable) -> Result<(Vec<u8>, Patches), String> {
-    let (mut init, mut patches) = (Vec::new(), Vec::new());
-    if variable.init.is_empty() {
-        return Ok((init, patches));
+/// Declares the `.global` and `.const` variables at their addresses.
+pub fn declare(
+    module: &Module,
+    addresses: &HashMap<String, u64>,
+    symbols: &mut HashMap<String, Symbol>,
+) -> Result<(), String> {
+    for variable in module.variables.iter().filter(|v| matches!(v.space, Space::Global | Space::Const)) {
+        let (name, space) = (&variable.name, variable.space);
+        let (bytes, _) = size(variable)?;
+        let &address = addresses.get(name).ok_or_else(|| format!("variable {name} was given no address"))?;
+        symbols.insert(name.clone(), Symbol::Variable { space, address, bytes });
     }
-    let width = variable.ty.bytes();
-    let room = variable.elements.unwrap_or(1);
-    if variable.init.len() > room || width > 8 {
-        let count = variable.init.len();
-        return Err(format!("variable {}: {count} initial values, expected at most {room}", variable.name));
-    }
-    for element in &variable.init {
-        let bits = match element {
-            Initial::Bits(bits) => *bits,
-            Initial::Address { symbol, offset } if width == 8 => {
-                patches.push((init.len() as u64, symbol.clone(), *offset));
-                *offset as u64
-            }
-            Initial::Address { symbol, .. } => {
-                let name = &variable.name;
-                return Err(format!(
-                    "variable {name}: the address of {symbol} needs 8 bytes, its elements have {width}"
-                ));
-            }
-        };
-        init.extend_from_slice(&bits.to_le_bytes()[..width]);
-    }
-    Ok((init, patches))
+    Ok(())
 }
 
 /// Puts parameters one after another, each at a multiple of its alignment: the slots and the buffer's bytes.
@@ -139,18 +127,14 @@ pub struct SharedVariables<'a> {
 }
 
 impl<'a> SharedVariables<'a> {
-    pub fn place(
-        module: &'a Module,
-        functions: &HashMap<&'a str, &'a Function>,
-        kernel: &'a Function,
-    ) -> Result<SharedVariables<'a>, String> {
-        let reached = reach(functions, kernel);
-        let of_module =
-            module.variables.iter().filter(|v| v.space == Space::Shared && reached.names.contains(v.name.as_str()));
+    pub fn place(outside: &Outside<'a>, kernel: &'a Function) -> Result<SharedVariables<'a>, String> {
+        let reached = reach(&outside.functions, kernel);
+        let mut of_module: Vec<_> = reached.names.iter().filter_map(|name| outside.shared.get(name)).collect();
+        of_module.sort_unstable_by_key(|(at, _)| *at);
         let (mut end, mut dynamic_align) = (0u64, 1u64);
         let mut unsized_arrays = Vec::new();
         let mut shared = SharedVariables::default();
-        let all = of_module.map(|v| (v, true)).chain(reached.shared.iter().map(|&v| (v, false)));
+        let all = of_module.iter().map(|&&(_, v)| (v, true)).chain(reached.shared.iter().map(|&v| (v, false)));
         for (variable, at_module) in all {
             let (bytes, align) = size(variable)?;
             if variable.external || variable.elements == Some(0) {

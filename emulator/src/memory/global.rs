@@ -3,8 +3,9 @@
 
 use super::clock::LaunchClock;
 use super::init::Initialised;
+use super::room;
 use super::shadow::Shadow;
-use crate::fault::{Code, Fault, Result};
+use crate::fault::{Code, Fault, Result, shown};
 
 /// The first device address. Everything below belongs to the generic windows (`program.rs`) and to nothing.
 const FIRST: u64 = 0x7_0000_0000_0000;
@@ -76,7 +77,26 @@ impl Memory {
         }
     }
 
-    pub fn alloc(&mut self, owner: u32, bytes: u64, label: Option<String>) -> Result<u64> {
+    /// Memory in which nothing is initialised.
+    pub fn alloc(&mut self, owner: u32, bytes: u64) -> Result<u64> {
+        let label = format!("allocation {}", self.made + 1);
+        let base = self.place(owner, bytes, label, Initialised::none)?;
+        self.made += 1;
+        Ok(base)
+    }
+
+    /// Memory for a module's variable: zeros.
+    pub fn alloc_variable(&mut self, owner: u32, bytes: u64, name: &str) -> Result<u64> {
+        self.place(owner, bytes.max(1), format!("variable `{}`", shown(name)), |_| Ok(Initialised::All))
+    }
+
+    fn place(
+        &mut self,
+        owner: u32,
+        bytes: u64,
+        label: String,
+        initialised: impl FnOnce(usize) -> Result<Initialised>,
+    ) -> Result<u64> {
         if bytes == 0 {
             return Err(Fault::new(Code::InvalidValue, "allocation of 0 bytes: expected at least 1"));
         }
@@ -87,15 +107,10 @@ impl Memory {
         }
         self.forget_freed();
         let base = self.next;
-        let mut data = Vec::new();
-        if data.try_reserve_exact(bytes as usize).is_err() {
-            return Err(Fault::new(Code::OutOfMemory, format!("out of memory: the host has no {bytes} bytes")));
-        }
-        data = vec![0; bytes as usize];
+        let data = room::zeroed(bytes as usize)?;
+        let initialised = initialised(bytes as usize)?;
         self.next = (base + bytes + GAP).next_multiple_of(ALIGN);
         self.used += bytes;
-        self.made += label.is_none() as u64;
-        let label = label.unwrap_or_else(|| format!("allocation {}", self.made));
         self.allocations.push(Allocation {
             base,
             bytes,
@@ -104,7 +119,7 @@ impl Memory {
             freed: false,
             constant: false,
             data,
-            initialised: Initialised::none(bytes as usize),
+            initialised,
             shadow: Shadow::default(),
             read: None,
             written: None,
@@ -120,7 +135,7 @@ impl Memory {
             return Err(Fault::new(Code::InvalidValue, text));
         }
         let next = self.next;
-        self.alloc(owner, bytes, None)?;
+        self.alloc(owner, bytes)?;
         self.next = next;
         let mut made = self.allocations.pop().expect("just made");
         made.base = address;

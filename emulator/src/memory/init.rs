@@ -1,5 +1,8 @@
 //! Which bytes of a memory were ever written.
 
+use super::room;
+use crate::fault::Result;
+
 /// Initialised bytes of one allocation.
 #[derive(Debug, Clone)]
 pub enum Initialised {
@@ -10,8 +13,8 @@ pub enum Initialised {
 }
 
 impl Initialised {
-    pub fn none(bytes: usize) -> Initialised {
-        Initialised::Some { written: vec![0; bytes], missing: bytes }
+    pub fn none(bytes: usize) -> Result<Initialised> {
+        Ok(Initialised::Some { written: room::zeroed(bytes)?, missing: bytes })
     }
 
     #[inline(always)]
@@ -35,8 +38,8 @@ impl Initialised {
     }
 
     /// Bytes that now hold something not initialised.
-    pub fn unset(&mut self, offset: usize, bytes: usize, total: usize) {
-        self.copy(offset, &[0; 16][..bytes], total);
+    pub fn unset(&mut self, offset: usize, bytes: usize, total: usize) -> Result<()> {
+        self.copy(offset, &[0; 16][..bytes], total)
     }
 
     #[inline(always)]
@@ -65,20 +68,21 @@ impl Initialised {
     }
 
     /// The record of a range: 1 for each byte written.
-    pub fn record(&self, offset: usize, bytes: usize) -> Vec<u8> {
+    pub fn record(&self, offset: usize, bytes: usize) -> Result<Vec<u8>> {
         match self {
-            Initialised::All => vec![1; bytes],
-            Initialised::Some { written, .. } => written[offset..offset + bytes].to_vec(),
+            Initialised::All => room::filled(1, bytes),
+            Initialised::Some { written, .. } => room::copied(&written[offset..offset + bytes]),
         }
     }
 
     /// Replaces the record of a range.
-    pub fn copy(&mut self, offset: usize, record: &[u8], total: usize) {
+    pub fn copy(&mut self, offset: usize, record: &[u8], total: usize) -> Result<()> {
         if record.iter().all(|&byte| byte == 1) {
-            return self.set(offset, record.len());
+            self.set(offset, record.len());
+            return Ok(());
         }
         if matches!(self, Initialised::All) {
-            *self = Initialised::Some { written: vec![1; total], missing: 0 };
+            *self = Initialised::Some { written: room::filled(1, total)?, missing: 0 };
         }
         if let Initialised::Some { written, missing } = self {
             for (byte, &new) in written[offset..].iter_mut().zip(record) {
@@ -86,21 +90,20 @@ impl Initialised {
                 *byte = new;
             }
         }
+        Ok(())
     }
 
     /// Forgets everything (shared and local memory of the next block).
-    pub fn reset(&mut self, bytes: usize) {
+    pub fn reset(&mut self, bytes: usize) -> Result<()> {
         match self {
+            _ if bytes == 0 => *self = Initialised::All,
             Initialised::Some { written, missing } => {
-                written.clear();
-                written.resize(bytes, 0);
+                room::refill(written, bytes)?;
                 *missing = bytes;
             }
-            Initialised::All => *self = Initialised::none(bytes),
+            Initialised::All => *self = Initialised::none(bytes)?,
         }
-        if bytes == 0 {
-            *self = Initialised::All;
-        }
+        Ok(())
     }
 }
 

@@ -3,5 +3,6 @@
 pub mod clock;
 pub mod global;
 pub mod init;
+pub mod room;
 pub mod shadow;
 pub mod shared;

@@ -4,6 +4,8 @@
 //! read: when, and by whom (program counter in 20 bits, thread in its block in 10, and two flag bits).
 
 use super::clock::{BlockClock, LaunchClock, Time};
+use super::room;
+use crate::fault::Result;
 use crate::program::LANES;
 
 /// A program counter too large for a record.
@@ -82,8 +84,8 @@ struct Track {
 }
 
 impl Track {
-    fn new(granules: usize) -> Track {
-        Track { time: vec![0; granules], who: vec![0; granules] }
+    fn new(granules: usize) -> Result<Track> {
+        Ok(Track { time: room::zeroed(granules)?, who: room::zeroed(granules)? })
     }
 
     #[inline(always)]
@@ -138,11 +140,17 @@ pub struct Shadow {
 impl Shadow {
     /// Makes the record fit `bytes` of memory in granules of `1 << shift` bytes. A changed granule forgets everything.
     #[inline(always)]
-    pub fn fit(&mut self, bytes: usize, shift: u32) {
+    pub fn fit(&mut self, bytes: usize, shift: u32) -> Result<()> {
         let granules = (bytes >> shift) + 1;
-        if self.shift != shift || self.write.time.len() != granules {
-            *self = Shadow { shift, write: Track::new(granules), read: Track::new(granules) };
-        }
+        if self.shift == shift && self.write.time.len() == granules { Ok(()) } else { self.renew(granules, shift) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn renew(&mut self, granules: usize, shift: u32) -> Result<()> {
+        self.clear();
+        *self = Shadow { shift, write: Track::new(granules)?, read: Track::new(granules)? };
+        Ok(())
     }
 
     /// Forgets everything.

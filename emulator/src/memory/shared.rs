@@ -1,7 +1,9 @@
 //! A block's shared memory, and its threads' local memory.
 
 use super::init::Initialised;
+use super::room;
 use super::shadow::Shadow;
+use crate::fault::Result;
 
 #[derive(Debug)]
 pub struct Shared {
@@ -14,13 +16,11 @@ pub struct Shared {
 
 impl Shared {
     /// Ready for a block: nothing is initialised.
-    pub fn reset(&mut self, bytes: usize, shift: u32, asynchronous: bool) {
-        self.data.clear();
-        self.data.resize(bytes, 0);
-        self.initialised.reset(bytes);
-        self.shadow.fit(bytes, shift);
-        self.pending.clear();
-        self.pending.resize(if asynchronous { bytes } else { 0 }, 0);
+    pub fn reset(&mut self, bytes: usize, shift: u32, asynchronous: bool) -> Result<()> {
+        room::refill(&mut self.data, bytes)?;
+        self.initialised.reset(bytes)?;
+        self.shadow.fit(bytes, shift)?;
+        room::refill(&mut self.pending, if asynchronous { bytes } else { 0 })
     }
 }
 
@@ -57,10 +57,9 @@ impl Default for Local {
 }
 
 impl Local {
-    pub fn reset(&mut self, stride: usize, threads: usize) {
+    pub fn reset(&mut self, stride: usize, threads: usize) -> Result<()> {
         self.stride = stride;
-        self.data.clear();
-        self.data.resize(stride * threads, 0);
-        self.initialised.reset(stride * threads);
+        room::refill(&mut self.data, stride * threads)?;
+        self.initialised.reset(stride * threads)
     }
 }

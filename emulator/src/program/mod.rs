@@ -9,6 +9,8 @@ mod visit;
 
 pub use registers::{Class, LANES, Lanes32, Lanes64, Mask, Reg, Registers};
 
+use std::sync::Arc;
+
 use crate::alu::Alu;
 use crate::ptx::ast::Space;
 use crate::warp_ops::WarpOp;
@@ -110,7 +112,7 @@ pub enum Op {
     /// `brx.idx`: jumps to `targets[index]`.
     BranchIndexed {
         index: Reg,
-        targets: Vec<u32>,
+        targets: Arc<[u32]>,
     },
     /// `exit`, and `ret` of a kernel.
     Exit,
@@ -252,14 +254,14 @@ pub enum Preset {
 /// A frame of source code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
-    pub file: String,
+    pub file: Arc<str>,
     pub line: u32,
 }
 
 /// Where an instruction comes from: innermost frame first, then the calls it was inlined through.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct SourceLine {
-    pub frames: Vec<Frame>,
+    pub frames: Arc<[Frame]>,
     /// Line of the PTX text.
     pub ptx_line: u32,
     /// The instruction as PTX writes it, its form alone: `ld.global.f32`.

@@ -15,7 +15,7 @@ pub struct Module {
     /// Kernels (`.entry`) and device functions (`.func`), bodies or declarations alone.
     pub functions: Vec<Function>,
     /// The table of `.file`: number and path, by rising number. It may stand at the end of the text.
-    pub files: Vec<(u32, String)>,
+    pub files: Vec<(u32, Arc<str>)>,
     /// Strings of `.section .debug_str`, by label: the `function_name` that an inlined `.loc` refers to.
     pub strings: Vec<(String, String)>,
 }
@@ -109,7 +109,7 @@ pub struct Variable {
     pub elements: Option<usize>,
     /// `.extern`: the size comes with the launch (shared memory).
     pub external: bool,
-    pub init: Vec<Initial>,
+    pub init: Initial,
 }
 
 impl Variable {
@@ -118,13 +118,23 @@ impl Variable {
     }
 }
 
-/// One element of a variable's initial value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Initial {
-    /// The element's bits, in the variable's type.
-    Bits(u64),
-    /// The address of a variable plus an offset; `generic(name)` too.
-    Address { symbol: String, offset: i64 },
+/// A variable's initial value. What it does not name is zero.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Initial {
+    /// Bytes without a gap, and the offset in the variable at which they begin; in rising order.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+    /// Addresses: the offset in the variable, the variable that is meant, and what is added to its address.
+    pub addresses: Vec<(u64, String, i64)>,
+}
+
+impl Initial {
+    /// Adds bytes behind all that are there.
+    pub fn push(&mut self, offset: u64, bytes: &[u8]) {
+        match self.pieces.last_mut() {
+            Some((begin, piece)) if *begin + piece.len() as u64 == offset => piece.extend_from_slice(bytes),
+            _ => self.pieces.push((offset, bytes.to_vec())),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,11 +1,7 @@
 //! Where the parser stands in the text: the token at hand and the one after it, and the errors that name them.
 
 use super::lexer::{Lexer, Token, TokenKind};
-use crate::fault::{Code, Fault, Result};
-
-/// Characters of a token, and of a line, that an error shows.
-const SHOWN_TOKEN: usize = 40;
-const SHOWN_LINE: usize = 100;
+use crate::fault::{Code, Fault, Result, shown};
 
 pub struct Cursor<'t> {
     text: &'t str,
@@ -83,8 +79,8 @@ impl<'t> Cursor<'t> {
     pub fn expected<T>(&self, what: &str) -> Result<T> {
         let found = match self.token.kind {
             TokenKind::End => "the end of the text".to_string(),
-            TokenKind::Directive => format!("\".{}\"", clip(self.token.text, SHOWN_TOKEN)),
-            _ => format!("\"{}\"", clip(self.token.text, SHOWN_TOKEN)),
+            TokenKind::Directive => format!("\"{}\"", shown(&format!(".{}", self.token.text))),
+            _ => format!("\"{}\"", shown(self.token.text)),
         };
         self.fail(self.token, &format!("found {found}, expected {what}"))
     }
@@ -107,23 +103,6 @@ impl<'t> Cursor<'t> {
     /// The line of text that a token begins on.
     fn line_of(&self, place: Token) -> String {
         let begin = self.text[..place.start].rfind('\n').map_or(0, |newline| newline + 1);
-        clip(self.text[begin..].lines().next().unwrap_or("").trim(), SHOWN_LINE)
+        shown(self.text[begin..].lines().next().unwrap_or("").trim())
     }
-}
-
-/// The beginning of a text on one line, control characters escaped.
-pub fn clip(text: &str, length: usize) -> String {
-    let mut shown = String::new();
-    for (count, c) in text.chars().enumerate() {
-        if count == length {
-            shown.push('…');
-            break;
-        }
-        match c {
-            '\t' => shown.push(' '),
-            _ if c.is_control() => shown.extend(c.escape_default()),
-            _ => shown.push(c),
-        }
-    }
-    shown
 }

@@ -25,7 +25,7 @@ impl<'t> Parser<'t> {
             }
         }
         match self.file_numbers.insert(number) {
-            true => self.module.files.push((number, path)),
+            true => self.module.files.push((number, path.into())),
             false => return self.cursor.fail(place, &format!("file {number} is declared twice")),
         }
         Ok(())

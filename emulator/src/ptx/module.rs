@@ -5,10 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::ast::{Function, Location, Module, Space, Variable};
-use super::cursor::{Cursor, clip};
+use super::cursor::Cursor;
 use super::lexer::{Token, TokenKind};
-use super::variables::MAX_PADDING;
-use crate::fault::{Code, Fault, Result};
+use crate::fault::{Code, Fault, Result, shown};
 
 /// The newest `.version` whose meaning is known here.
 const NEWEST: (u32, u32) = (9, 0);
@@ -19,8 +18,6 @@ pub struct Parser<'t> {
     pub module: Module,
     pub locations: Locations,
     pub file_numbers: HashSet<u32>,
-    /// Zeros that short braces in initial values may still stand for.
-    pub padding_left: u64,
     /// Where the functions and variables of a name stand in the module.
     functions: HashMap<String, usize>,
     variables: HashMap<String, usize>,
@@ -42,7 +39,7 @@ pub fn parse(text: &str) -> Result<Module> {
     if cursor.directive() != Some("version") {
         let found = match cursor.token.kind {
             TokenKind::End => "nothing".to_string(),
-            _ => format!("\"{}\"", clip(text[cursor.token.start..].lines().next().unwrap_or(""), 40)),
+            _ => format!("\"{}\"", shown(text[cursor.token.start..].lines().next().unwrap_or(""))),
         };
         return Err(Fault::new(Code::InvalidPtx, format!("not PTX: found {found}, expected .version")));
     }
@@ -51,7 +48,6 @@ pub fn parse(text: &str) -> Result<Module> {
         module: Module::default(),
         locations: Locations::default(),
         file_numbers: HashSet::new(),
-        padding_left: MAX_PADDING,
         functions: HashMap::new(),
         variables: HashMap::new(),
     };

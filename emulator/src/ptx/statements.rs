@@ -2,11 +2,10 @@
 //! (PTX ISA, "Statements", "Control Flow Directives".)
 
 use super::ast::{Guard, Instruction, Statement};
-use super::cursor::clip;
 use super::lexer::TokenKind;
 use super::module::{Parser, space};
 use super::variables::MAX_REGISTERS;
-use crate::fault::Result;
+use crate::fault::{Result, shown};
 
 /// Scopes inside scopes.
 const MAX_DEPTH: u32 = 64;
@@ -162,7 +161,7 @@ impl<'t> Parser<'t> {
         }
         let operands = self.operands(opcode == "call")?;
         if !self.cursor.eat(b';') {
-            return self.cursor.expected(&format!("\",\" or \";\" after an operand of {}", clip(opcode, 40)));
+            return self.cursor.expected(&format!("\",\" or \";\" after an operand of {}", shown(opcode)));
         }
         let source = self.locations.current.clone();
         Ok(Instruction { guard, opcode: opcode.to_string(), modifiers, operands, line, source })

@@ -12,8 +12,6 @@ const MAX_ALIGN: u64 = 1 << 20;
 const MAX_GLOBAL_BYTES: u64 = 1 << 40;
 const MAX_BYTES: u64 = 1 << 28;
 const MAX_DIMENSIONS: usize = 8;
-/// Zeros that short inner braces may stand for in a whole module.
-pub const MAX_PADDING: u64 = 1 << 20;
 /// Members of a register family, `%r<N>`.
 pub const MAX_REGISTERS: u64 = 1 << 24;
 
@@ -125,13 +123,13 @@ impl<'t> Parser<'t> {
         let name = self.cursor.name("a variable's name")?.to_string();
         let mut dimensions = self.dimensions()?;
         dimensions.extend(head.vector);
-        let mut init = Vec::new();
+        let mut init = Initial::default();
         if !parameter && self.cursor.at(b'=') {
             if !matches!(head.space, Space::Global | Space::Const) || external {
                 return self.cursor.refuse("an initial value of a variable that is not .global or .const");
             }
             self.cursor.take();
-            let count = self.initial(head.ty, &dimensions, &mut init)?;
+            let count = self.initial(head.ty, &dimensions, 0, &mut init)?;
             if let Some(outer) = dimensions.first_mut().filter(|outer| **outer == 0) {
                 *outer = count;
             }
@@ -174,15 +172,13 @@ impl<'t> Parser<'t> {
         Ok(dimensions)
     }
 
-    /// An initial value: braces for each dimension, in which missing elements are zero. Gives the number of values in
-    /// the outer braces.
-    fn initial(&mut self, ty: Type, dimensions: &[u64], init: &mut Vec<Initial>) -> Result<u64> {
+    /// An initial value from element `at` on: braces for each dimension, in which missing elements are zero. Gives the
+    /// number of values in the outer braces.
+    fn initial(&mut self, ty: Type, dimensions: &[u64], at: u64, init: &mut Initial) -> Result<u64> {
         let Some((&count, inner)) = dimensions.split_first() else {
-            let element = self.element(ty)?;
-            init.push(element);
+            self.element(ty, at * ty.bytes() as u64, init)?;
             return Ok(1);
         };
-        let begin = init.len();
         let unit = inner.iter().product::<u64>();
         self.cursor.expect(b'{')?;
         let mut found = 0;
@@ -190,14 +186,7 @@ impl<'t> Parser<'t> {
             if found == count && count > 0 {
                 return self.cursor.fail(self.cursor.token, &format!("found more initial values than {count}"));
             }
-            // What the braces before left out; what is missing at the end stays missing.
-            let missing = begin as u64 + found * unit - init.len() as u64;
-            let Some(left) = self.padding_left.checked_sub(missing) else {
-                return self.cursor.refuse(&format!("a module with more than {MAX_PADDING} initial values left out"));
-            };
-            self.padding_left = left;
-            init.resize(init.len() + missing as usize, Initial::Bits(0));
-            self.initial(ty, inner, init)?;
+            self.initial(ty, inner, at + found * unit, init)?;
             found += 1;
             if !self.cursor.eat(b',') {
                 break;
@@ -210,30 +199,33 @@ impl<'t> Parser<'t> {
         Ok(found)
     }
 
-    fn element(&mut self, ty: Type) -> Result<Initial> {
+    fn element(&mut self, ty: Type, offset: u64, init: &mut Initial) -> Result<()> {
         if self.cursor.token.kind == TokenKind::Word {
-            return self.symbol(ty);
+            let (symbol, addend) = self.symbol(ty)?;
+            init.addresses.push((offset, symbol, addend));
+            return Ok(());
         }
         let place = self.cursor.token;
         let value = self.cursor.constant()?;
         let bits = match (value, ty) {
             (_, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 | Type::B128) => None,
             (Constant::Int(_), Type::F32 | Type::F64) => None,
-            (Constant::Int(value), _) => Some(value as u64 & (u64::MAX >> (64 - 8 * ty.bytes()))),
+            (Constant::Int(value), _) => Some(value as u64),
             (Constant::F32(bits), Type::F32 | Type::B32) => Some(bits as u64),
             (Constant::F32(bits), Type::F64 | Type::B64) => Some((f32::from_bits(bits) as f64).to_bits()),
             (Constant::F64(bits), Type::F32 | Type::B32) => Some((f64::from_bits(bits) as f32).to_bits() as u64),
             (Constant::F64(bits), Type::F64 | Type::B64) => Some(bits),
             _ => None,
         };
-        match bits {
-            Some(bits) => Ok(Initial::Bits(bits)),
-            None => self.cursor.fail(place, &format!("found {value:?} as initial value of a variable of type {ty:?}")),
-        }
+        let Some(bits) = bits else {
+            return self.cursor.fail(place, &format!("found {value:?} as initial value of a variable of type {ty:?}"));
+        };
+        init.push(offset, &bits.to_le_bytes()[..ty.bytes()]);
+        Ok(())
     }
 
     /// `name`, `name+4`, `generic(name)+4`.
-    fn symbol(&mut self, ty: Type) -> Result<Initial> {
+    fn symbol(&mut self, ty: Type) -> Result<(String, i64)> {
         let place = self.cursor.token;
         let mut symbol = self.cursor.name("a variable's name")?;
         if self.cursor.at(b'(') && symbol != "generic" {
@@ -246,7 +238,7 @@ impl<'t> Parser<'t> {
         if !matches!(ty, Type::U64 | Type::B64 | Type::S64 | Type::U32 | Type::B32 | Type::S32) {
             return self.cursor.fail(place, &format!("found an address as initial value of a variable of type {ty:?}"));
         }
-        let offset = if self.cursor.eat(b'+') { self.cursor.integer("an offset")? } else { 0 };
-        Ok(Initial::Address { symbol: symbol.to_string(), offset })
+        let addend = if self.cursor.eat(b'+') { self.cursor.integer("an offset")? } else { 0 };
+        Ok((symbol.to_string(), addend))
     }
 }

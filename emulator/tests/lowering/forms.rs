@@ -339,7 +339,7 @@ fn branches_hold_instruction_indices() {
     assert_eq!(targets, [3, 0, 3, 0]);
     let program = kernel("", "T: .branchtargets A, B; @!%p1 brx.idx %r1, T; A: exit; B: exit;");
     let Op::BranchIndexed { targets, .. } = &program.code[0].op else { panic!("{:?}", program.code) };
-    assert_eq!(targets, &[1, 2]);
+    assert_eq!(**targets, [1, 2]);
     assert!(program.code[0].guard.is_some_and(|guard| guard.negated));
 }
 

@@ -24,14 +24,13 @@ fn module_variables_have_bytes_and_patches() {
     .expect("valid");
     let names: Vec<&str> = found.iter().map(|variable| variable.name.as_str()).collect();
     assert_eq!(names, ["count", "table", "pointers", "halves", "one"], "shared memory is not placed by the device");
-    assert_eq!((found[0].bytes, found[0].align, found[0].init.len()), (4, 4, 0));
+    assert_eq!((found[0].bytes, found[0].align, found[0].init.pieces.len()), (4, 4, 0));
     assert_eq!((found[1].space, found[1].bytes, found[1].align), (Space::Const, 4, 8));
-    assert_eq!(found[1].init[..3], [1, 2, 255]);
-    assert!(found[1].init[3..].iter().all(|&byte| byte == 0));
-    assert_eq!(found[2].patches, [(0, "count".to_string(), 0), (8, "count".to_string(), 4)]);
-    assert_eq!(found[2].init[8..], [4, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(found[3].init[..4], [1, 0, 255, 255]);
-    assert_eq!(found[4].init, 1.0f32.to_le_bytes());
+    assert_eq!(found[1].init.pieces, [(0, vec![1, 2, 255])]);
+    assert_eq!(found[2].init.addresses, [(0, "count".to_string(), 0), (8, "count".to_string(), 4)]);
+    assert_eq!(found[2].init.pieces, [(16, vec![9, 0, 0, 0, 0, 0, 0, 0])]);
+    assert_eq!(found[3].init.pieces, [(0, vec![1, 0, 255, 255])]);
+    assert_eq!(found[4].init.pieces, [(0, 1.0f32.to_le_bytes().to_vec())]);
 }
 
 #[test]
@@ -148,7 +147,7 @@ fn lines_name_the_source_through_inlining_and_calls() {
     let frames: Vec<Vec<(&str, u32)>> = program
         .code
         .iter()
-        .map(|i| program.lines[i.line as usize].frames.iter().map(|f| (f.file.as_str(), f.line)).collect())
+        .map(|i| program.lines[i.line as usize].frames.iter().map(|f| (&*f.file, f.line)).collect())
         .collect();
     let (kernel, helper) = ("/home/user/kernel.cu", "/home/user/helper.cuh");
     assert_eq!(

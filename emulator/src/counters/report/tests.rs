@@ -9,7 +9,7 @@ use crate::program::{Barrier, BarrierKind, Frame, Instruction, Op, Program, Reg,
 fn program(name: &str) -> Program {
     let barrier = Barrier { id: Reg(0), threads: None, kind: BarrierKind::Sync, aligned: true };
     let line = |line| SourceLine {
-        frames: vec![Frame { file: "kernel.cu".into(), line }],
+        frames: [Frame { file: "kernel.cu".into(), line }].into(),
         ptx_line: line,
         form: String::new(),
     };

@@ -7,7 +7,7 @@ use super::c_api;
 use crate::driver::abi::{self, Handle, In, Out, Text};
 use crate::driver::state::Driver;
 use crate::driver::{PROCESS, attributes, error, locked};
-use crate::fault::{Code, Fault, Result};
+use crate::fault::{Code, Fault, Result, shown};
 
 /// CUDA 13.0: the version of the interface that this library follows.
 const VERSION: i32 = 13_000;
@@ -126,7 +126,7 @@ c_api! {
     fn cuDeviceGetByPCIBusId(device: Out<i32>, id: Text) |_d| {
         let id = id.get("pciBusId")?;
         if !PCI_BUS_ID.ends_with(id.trim_start_matches("0000:")) || id.is_empty() {
-            return Err(Fault::new(Code::InvalidDevice, format!("no device at {id}: the emulated one is at {PCI_BUS_ID}")));
+            return Err(Fault::new(Code::InvalidDevice, format!("no device at {}: the emulated one is at {PCI_BUS_ID}", shown(&id))));
         }
         device.put("dev", 0)
     }

@@ -3,7 +3,7 @@
 use super::{context, device, launch, memory, module, stream, unsupported};
 use crate::driver::abi::{Out, Text};
 use crate::driver::{error, failed};
-use crate::fault::{Code, Fault, Result};
+use crate::fault::{Code, Fault, Result, shown};
 
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`, `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const LEGACY: u64 = 1;
@@ -70,7 +70,7 @@ fn get(name: Text, to: Out<*const ()>, version: i32, per_thread: bool, status: O
         }
         to.put("pfn", found.unwrap_or(std::ptr::null()))?;
         if found.is_none() {
-            error::remember(&Fault::new(Code::NotFound, format!("{name} is not emulated")));
+            error::remember(&Fault::new(Code::NotFound, format!("{} is not emulated", shown(&name))));
         }
         Ok(found.is_some())
     };
