@@ -5,9 +5,13 @@
 //! bytes, 8 payload bytes with padding, 16 compressed bytes, 28 compute capability × 10, 40 flags (0x2000 LZ4 block,
 //! 0x8000 Zstandard), 56 bytes before compression. All numbers are little-endian.
 
-use std::io::Read;
+mod entropy;
+mod lz4;
+mod output;
+mod zstandard;
 
 use crate::fault::{Code, Fault, Result};
+use crate::memory::room;
 
 /// `__fatBinC_Wrapper_t`: magic, version, then the fatbin's address (`fatbinary_section.h`).
 pub const WRAPPER_MAGIC: u32 = 0x466243b1;
@@ -99,25 +103,19 @@ fn entries(fatbin: &[u8]) -> Result<Vec<FatbinEntry<'_>>> {
     Ok(entries)
 }
 
+/// What an entry holds, decompressed. A claim that no data of its length can meet is not believed.
 fn unpack(entry: &FatbinEntry) -> Result<Vec<u8>> {
-    if entry.raw_bytes > LARGEST {
-        return Err(invalid(format!("the fatbin's PTX claims {} bytes", entry.raw_bytes)));
+    let (payload, claimed) = (entry.payload, entry.raw_bytes);
+    let most = match entry.flags & (LZ4 | ZSTANDARD) {
+        LZ4 => payload.len().saturating_mul(lz4::MOST),
+        ZSTANDARD => (payload.len() / zstandard::SMALLEST_BLOCK).saturating_mul(zstandard::BLOCK),
+        0 => return room::copied(payload),
+        both => return Err(invalid(format!("the fatbin's PTX is compressed in two ways: its flags are {both:#x}"))),
+    };
+    if claimed > most.min(LARGEST) {
+        return Err(invalid(format!("the fatbin's PTX claims {claimed} bytes in {} compressed ones", payload.len())));
     }
-    if entry.flags & LZ4 != 0 {
-        return lz4_flex::block::decompress(entry.payload, entry.raw_bytes)
-            .map_err(|e| invalid(format!("the fatbin's PTX does not decompress (LZ4): {e}")));
-    }
-    if entry.flags & ZSTANDARD == 0 {
-        return Ok(entry.payload.to_vec());
-    }
-    let bad = |e: String| invalid(format!("the fatbin's PTX does not decompress (Zstandard): {e}"));
-    let decoder = ruzstd::decoding::StreamingDecoder::new(entry.payload).map_err(|e| bad(e.to_string()))?;
-    let mut raw = Vec::new();
-    decoder.take(entry.raw_bytes as u64 + 1).read_to_end(&mut raw).map_err(|e| bad(e.to_string()))?;
-    if raw.len() != entry.raw_bytes {
-        return Err(bad(format!("found {} bytes, expected {}", raw.len(), entry.raw_bytes)));
-    }
-    Ok(raw)
+    if entry.flags & LZ4 != 0 { lz4::decompress(payload, claimed) } else { zstandard::decompress(payload, claimed) }
 }
 
 /// The PTX of the highest compute capability that the card has.
@@ -126,7 +124,7 @@ pub fn ptx(fatbin: &[u8], card: (u32, u32)) -> Result<String> {
     let limit = u64::from(card.0 * 10 + card.1);
     let all = || entries.iter().filter(|entry| entry.kind == PTX);
     if let Some(entry) = all().filter(|entry| entry.capability <= limit).max_by_key(|entry| entry.capability) {
-        return text(&unpack(entry)?);
+        return into_text(unpack(entry)?);
     }
     let list = |kind: u64, prefix: &str| {
         let found = entries.iter().filter(|entry| entry.kind == kind);
@@ -166,11 +164,14 @@ pub fn elf_alone(header: &[u8]) -> Fault {
 
 /// PTX as text, up to a NUL.
 pub fn text(bytes: &[u8]) -> Result<String> {
-    let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text.to_string()),
-        Err(e) => Err(invalid(format!("not PTX: byte {} is not text", e.valid_up_to()))),
-    }
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    into_text(room::copied(&bytes[..end])?)
+}
+
+fn into_text(mut bytes: Vec<u8>) -> Result<String> {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    bytes.truncate(end);
+    String::from_utf8(bytes).map_err(|e| invalid(format!("not PTX: byte {} is not text", e.utf8_error().valid_up_to())))
 }
 
 /// The PTX in a file's bytes, whatever nvcc made of it.
@@ -188,10 +189,10 @@ mod tests {
 
     // Made of tests/fatbin/saxpy.cu by nvcc 13.0 with PTX for compute_80 and compute_89 and machine code for sm_89,
     // --compress-mode size (Zstandard), speed (LZ4) and none.
-    const SIZE: &[u8] = include_bytes!("../tests/fatbin/size.fatbin");
-    const SPEED: &[u8] = include_bytes!("../tests/fatbin/speed.fatbin");
-    const NONE: &[u8] = include_bytes!("../tests/fatbin/none.fatbin");
-    const SM89: &[u8] = include_bytes!("../tests/fatbin/sm89.fatbin");
+    const SIZE: &[u8] = include_bytes!("../../tests/fatbin/size.fatbin");
+    const SPEED: &[u8] = include_bytes!("../../tests/fatbin/speed.fatbin");
+    const NONE: &[u8] = include_bytes!("../../tests/fatbin/none.fatbin");
+    const SM89: &[u8] = include_bytes!("../../tests/fatbin/sm89.fatbin");
 
     #[test]
     fn every_compression_gives_the_same_text() {
@@ -236,6 +237,33 @@ mod tests {
                 damaged[at] ^= 0xff;
                 let _ = ptx(&damaged, (8, 9));
             }
+        }
+    }
+
+    /// A fatbin whose PTX for compute_80 says that it holds `claimed` bytes.
+    fn claiming(fatbin: &[u8], claimed: u64) -> Vec<u8> {
+        let mut fatbin = fatbin.to_vec();
+        let field = |at, width| number(&fatbin, at, width).unwrap() as usize;
+        let mut at = HEADER_BYTES;
+        while (field(at, 2) as u64, field(at + 28, 4)) != (PTX, 80) {
+            at += field(at + 4, 4) + field(at + 8, 8);
+        }
+        fatbin[at + 56..at + 64].copy_from_slice(&claimed.to_le_bytes());
+        fatbin
+    }
+
+    #[test]
+    fn a_claim_is_checked_before_and_after() {
+        for fatbin in [SIZE, SPEED] {
+            let text = ptx(fatbin, (8, 0)).unwrap();
+            let fault = |claimed| ptx(&claiming(fatbin, claimed), (8, 0)).unwrap_err().message;
+            for claimed in [1 << 30, 1 << 40, u64::MAX] {
+                assert!(fault(claimed).contains(&format!("claims {claimed} bytes")), "{}", fault(claimed));
+            }
+            // A NUL ends it.
+            let length = text.len() as u64 + 1;
+            assert!(fault(length - 1).contains(&format!("more than the {} bytes", length - 1)));
+            assert!(fault(length + 1).contains(&format!("found {length} bytes, expected {}", length + 1)));
         }
     }
 
