@@ -4,8 +4,10 @@
 
 pub mod attention_cases;
 pub mod cases;
+pub mod counting;
 pub mod gpu;
 pub mod matmul_cases;
+pub mod mutate;
 pub mod nvcc;
 pub mod snippet;
 pub mod training_cases;
