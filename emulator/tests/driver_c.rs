@@ -59,6 +59,16 @@ fn bad_input_is_an_error_code_with_a_diagnosis() {
 }
 
 #[test]
+fn a_host_without_room_is_an_error() {
+    let (out, err) = succeeds("limited", "limited", &[file("saxpy.ptx")], &[]);
+    assert!(out.ends_with("\n0 failures\n"), "{out}");
+    assert!(
+        err.contains("cuda-emulator: cuModuleLoadData: out of memory: the host has no 1200000000 bytes\n"),
+        "{err}"
+    );
+}
+
+#[test]
 fn streams_threads_and_host_memory_come_and_go() {
     let (out, _) = succeeds("lifetimes", "lifetimes", &[file("saxpy.ptx")], &[]);
     assert!(out.ends_with("\n0 failures\n"), "{out}");

@@ -147,13 +147,13 @@ fn damaged_ptx() {
     let mut files: Vec<Vec<u8>> = compiled.iter().map(|(source, flags)| ptx(source, flags).into_bytes()).collect();
     files.push(include_bytes!("saxpy.ptx").to_vec());
     files.push(include_bytes!("fuzz/everything.ptx").to_vec());
-    assert!(fuzz("PTX", &files, 3_000) > 0);
+    assert!(fuzz("PTX", &files, 5_000) > 0);
 }
 
 #[test]
 fn damaged_fatbins() {
     let files: Vec<Vec<u8>> = FATBINS.iter().map(|file| file.to_vec()).collect();
-    assert!(fuzz("fatbin", &files, 3_000) > 0);
+    assert!(fuzz("fatbin", &files, 5_000) > 0);
 }
 
 #[test]
