@@ -10,7 +10,7 @@ use super::shard::{self, Format};
 use crate::formats::atomic;
 use crate::formats::lock::Lock;
 use crate::shown::{json_error, shown_path};
-use crate::tokenizer::bpe::{Specials, cuts};
+use crate::tokenizer::bpe::cuts;
 use crate::tokenizer::{SpecialText, Tokenizer};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
@@ -35,11 +35,13 @@ pub struct Settings {
     pub specials: SpecialText,
     /// Bytes of a batch, about.
     pub batch: usize,
+    /// Bytes that a thread encodes at a time, about; the ids do not depend on it.
+    pub part: usize,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { shard_tokens: 1 << 25, lossy: false, specials: SpecialText::Text, batch: BATCH }
+        Settings { shard_tokens: 1 << 25, lossy: false, specials: SpecialText::Text, batch: BATCH, part: PART }
     }
 }
 
@@ -173,14 +175,14 @@ impl TextBatch {
                 true => json_lines(&bytes[..cut], &place, &mut now.line, settings.lossy)?,
                 false => {
                     let text = place.text(&bytes[..cut], 0, settings.lossy)?;
-                    text_units(text, start, start + cut as u64 == size, tokenizer)
+                    text_units(text, start, start + cut as u64 == size, tokenizer, settings.part)
                 }
             };
             return Ok(TextBatch { units, lines, end: start + cut as u64 });
         }
     }
 
-    /// Appends the ids of the batch, with the tokens that begin and end documents.
+    /// Appends the ids of the batch, with the tokens that begin and end documents, once each.
     fn encode(
         &self,
         path: &Path,
@@ -206,9 +208,11 @@ impl TextBatch {
             }
             now.bytes += unit.text.len() as u64;
             now.documents += u64::from(unit.ends);
-            out.extend(tokenizer.begin_of_text().filter(|_| unit.begins));
+            // A text may say itself where it begins and ends, if what it says counts.
+            out.extend(tokenizer.begin_of_text().filter(|begin| unit.begins && ids.first() != Some(begin)));
+            let end = tokenizer.end_of_text().filter(|end| unit.ends && ids.last() != Some(end));
             out.extend(ids);
-            out.extend(tokenizer.end_of_text().filter(|_| unit.ends));
+            out.extend(end);
         }
         Ok(())
     }
@@ -223,24 +227,21 @@ fn read_range(path: &Path, start: u64, end: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first place after `from` where no piece and no character that normalisation may join is cut.
+/// The first place after `from` where no piece, no special token and no character that normalisation may join is cut.
 fn text_cut(bytes: &[u8], from: usize, tokenizer: &Tokenizer) -> Option<usize> {
-    let none = Specials::none();
-    let (specials, joins) = match tokenizer {
-        Tokenizer::Bpe(t) => (t.specials(), t.parts().nfc),
-        Tokenizer::Char(_) | Tokenizer::Bytes(_) => (&none, false),
-    };
-    let mut cut = cuts::next_cut(bytes, from, specials)?;
+    let specials = tokenizer.specials();
+    let joins = matches!(tokenizer, Tokenizer::Bpe(tokenizer) if tokenizer.parts().nfc);
+    let mut cut = cuts::next_cut(bytes, from, &specials)?;
     while joins && !bytes[cut].is_ascii() {
-        cut = cuts::next_cut(bytes, cut, specials)?;
+        cut = cuts::next_cut(bytes, cut, &specials)?;
     }
     Some(cut)
 }
 
-/// A text that begins at byte `start` of its file in parts for the threads; `ends` tells whether the file does with it.
-fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer) -> Vec<Unit> {
+/// A text that begins at byte `start` of its file in parts of about `part` bytes for the threads; `ends` tells whether the file does with it.
+fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer, part: usize) -> Vec<Unit> {
     let mut cuts = vec![0];
-    while let Some(cut) = text_cut(text.as_bytes(), cuts[cuts.len() - 1] + PART, tokenizer) {
+    while let Some(cut) = text_cut(text.as_bytes(), cuts[cuts.len() - 1] + part.max(1), tokenizer) {
         cuts.push(cut);
     }
     let last = cuts.len() - 1;

@@ -22,7 +22,9 @@ pub use chars::CharTokenizer;
 pub use stream::StreamDecoder;
 
 use anyhow::{Context, Result, bail};
+use bpe::Specials;
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// The text of the token that ends a document (report §4.1).
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -81,6 +83,14 @@ impl Tokenizer {
         match self {
             Tokenizer::Char(_) | Tokenizer::Bytes(_) => None,
             Tokenizer::Bpe(t) => t.begin_of_text(),
+        }
+    }
+
+    /// The special tokens.
+    pub fn specials(&self) -> Cow<'_, Specials> {
+        match self {
+            Tokenizer::Bpe(t) => Cow::Borrowed(t.specials()),
+            Tokenizer::Char(_) | Tokenizer::Bytes(_) => Cow::Owned(Specials::end_of_text(self.end_of_text())),
         }
     }
 

@@ -5,3 +5,4 @@ mod cli;
 mod directories;
 mod progress;
 mod shards;
+mod special;

@@ -6,16 +6,14 @@ use handgrad::data::progress::check_finished;
 use serde_json::{Value, json};
 use std::fs;
 
-const SETTINGS: Settings =
-    Settings { shard_tokens: 50, lossy: false, specials: handgrad::tokenizer::SpecialText::Text, batch: 64 };
-
 #[test]
 fn every_number_is_checked_where_it_is_read() {
     let (dir, tokenizer) = (tempfile::tempdir().unwrap(), tokenizer());
     let text = dir.path().join("a.txt");
     fs::write(&text, "the quick brown fox ".repeat(30)).unwrap();
     let (files, out) = ([text], dir.path().join("out"));
-    let run = || encode(&files, &out, &tokenizer, SETTINGS, &|_| (), &|| false);
+    let settings = Settings { shard_tokens: 50, batch: 64, ..Settings::default() };
+    let run = || encode(&files, &out, &tokenizer, settings, &|_| (), &|| false);
     run().unwrap();
     let path = out.join("progress.json");
     let good: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

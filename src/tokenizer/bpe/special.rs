@@ -1,6 +1,7 @@
 //! Special tokens: texts that are one token wherever they are recognised, and that no merge makes or crosses.
 
 use crate::shown::quoted;
+use crate::tokenizer::END_OF_TEXT;
 use anyhow::{Result, ensure};
 
 /// A token beside the merged ones, such as end-of-text.
@@ -47,9 +48,13 @@ impl Specials {
         Ok(Specials { tokens, begins })
     }
 
-    /// No special tokens at all.
-    pub fn none() -> Specials {
-        Specials { tokens: Vec::new(), begins: Box::new([false; 256]) }
+    /// End-of-text alone, where it has an id, or none at all.
+    pub fn end_of_text(id: Option<u32>) -> Specials {
+        let tokens: Vec<SpecialToken> =
+            id.into_iter().map(|id| SpecialToken { id, text: END_OF_TEXT.to_string(), hidden: true }).collect();
+        let mut begins = Box::new([false; 256]);
+        begins[usize::from(END_OF_TEXT.as_bytes()[0])] = !tokens.is_empty();
+        Specials { tokens, begins }
     }
 
     /// Longest first.
