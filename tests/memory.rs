@@ -123,7 +123,7 @@ fn inference_takes_what_is_predicted() {
             let requests = [40, 200].map(|length| Request {
                 prompt: &tokens[..length],
                 max_new: 30,
-                end_of_text: None,
+                end_of_text: &[],
                 vocab_size: 61,
                 use_cache,
             });
