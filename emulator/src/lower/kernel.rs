@@ -61,6 +61,11 @@ pub fn lower<'a>(outside: &'a Outside<'a>, kernel: &'a Function) -> Result<Progr
         let (name, line) = (&kernel.name, kernel.line);
         Fault::new(Code::InvalidPtx, format!("kernel {name}, PTX line {line}: {reason}"))
     };
+    if outside.walked.get() > outside.most_walked {
+        let most = outside.most_walked;
+        let reason = format!("the module's kernels have more than {most} instructions after inlining all calls");
+        return Err(Fault { code: Code::NotSupported, ..whole(reason) });
+    }
     let shared = SharedVariables::place(outside, kernel).map_err(whole)?;
     let (params, param_bytes) = variables::parameters(&kernel.params).map_err(whole)?;
     let mut lowering = Lowering {
@@ -80,7 +85,9 @@ pub fn lower<'a>(outside: &'a Outside<'a>, kernel: &'a Function) -> Result<Progr
         walked: 0,
     };
     lowering.declare_outside(&params).map_err(whole)?;
-    lowering.statements(kernel.body.as_deref().unwrap_or_default()).map_err(|problem| match problem {
+    let walked = lowering.statements(kernel.body.as_deref().unwrap_or_default());
+    outside.walked.set(outside.walked.get() + lowering.walked);
+    walked.map_err(|problem| match problem {
         Problem::Here(code, reason) => Fault { code, ..whole(reason) },
         Problem::Placed(fault) => fault,
     })?;

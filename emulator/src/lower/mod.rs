@@ -20,12 +20,13 @@ mod text;
 mod variables;
 mod windows;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::fault::{Code, Fault, Result};
 use crate::program::Program;
-use crate::ptx::ast::{Function, Module, Space, Variable};
+use crate::ptx::ast::{Function, Module, Space, Statement, Variable};
 
 use operands::Symbol;
 pub use variables::ModuleVariable;
@@ -59,6 +60,19 @@ struct Outside<'a> {
     symbols: Arc<HashMap<String, Symbol>>,
     /// The shared variables by name, each with its place among the module's variables.
     shared: HashMap<&'a str, (usize, &'a Variable)>,
+    /// Statements that were walked for the kernels so far, and the most that may be.
+    walked: Cell<usize>,
+    most_walked: usize,
+}
+
+/// Statements that are walked for all kernels of a module: many kernels may call one large function. For any module, and
+/// for each of its statements.
+const WALKED_ANYWAY: usize = 1 << 20;
+const WALKED_EACH: usize = 16;
+
+fn count(statements: &[Statement]) -> usize {
+    let inner = |statement: &Statement| if let Statement::Scope(inner) = statement { count(inner) } else { 0 };
+    statements.len() + statements.iter().map(inner).sum::<usize>()
 }
 
 impl<'a> Outside<'a> {
@@ -69,7 +83,9 @@ impl<'a> Outside<'a> {
         variables::declare(module, addresses, &mut symbols).map_err(|e| Fault::new(Code::InvalidPtx, e))?;
         let shared = module.variables.iter().enumerate().filter(|(_, variable)| variable.space == Space::Shared);
         let shared = shared.map(|(at, variable)| (variable.name.as_str(), (at, variable))).collect();
-        Ok(Outside { module, functions, symbols: Arc::new(symbols), shared })
+        let statements: usize = module.functions.iter().filter_map(|f| f.body.as_deref()).map(count).sum();
+        let most_walked = WALKED_ANYWAY + WALKED_EACH * statements;
+        Ok(Outside { module, functions, symbols: Arc::new(symbols), shared, walked: Cell::new(0), most_walked })
     }
 }
 

@@ -3,6 +3,7 @@
 use cuda_emulator::fault::Code;
 use cuda_emulator::program::{Class, LOCAL_WINDOW, Op, PARAM_WINDOW, SHARED_WINDOW};
 use cuda_emulator::ptx::ast::Space;
+use cuda_emulator::{lower, ptx};
 
 use crate::interpreter::Thread;
 use crate::{bits, fault, kernel, lower_text, source};
@@ -295,4 +296,17 @@ fn a_callee_does_not_see_its_caller() {
     let text = source(".func f() { .reg .b32 %q; mov.u32 %q, %r1; ret; }", "mov.u32 %r1, 3; call f;");
     let fault = lower_text(&text).expect_err("%r1 is the kernel's");
     assert!(fault.message.contains("%r1 is not declared") && fault.message.contains("function f"), "{fault}");
+}
+
+#[test]
+fn kernels_that_call_a_large_function_have_a_limit_together() {
+    let function = format!(".func f() {{ {} ret; }}\n", "membar.cta; ".repeat(10_000));
+    let kernels: String = (0..150).map(|n| format!(".visible .entry k{n}() {{ call f; ret; }}\n")).collect();
+    let text = format!(".version 8.0\n.target sm_80\n.address_size 64\n{function}{kernels}");
+    let lowered = lower::lower_each(&ptx::parse(&text).expect("valid"), &Default::default()).expect("valid");
+    assert!(lowered[..100].iter().all(|(_, kernel)| kernel.is_ok()));
+    let (_, last) = lowered.last().expect("150");
+    let fault = last.as_ref().expect_err("the limit is passed");
+    assert_eq!(fault.code, Code::NotSupported);
+    assert!(fault.message.contains("the module's kernels have more than"), "{fault}");
 }
