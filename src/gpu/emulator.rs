@@ -87,7 +87,7 @@ fn try_load() -> Result<Library> {
         }
     };
     // SAFETY: the emulator's initialisers do nothing.
-    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.with_context(|| format!("{}", shown_path(path)))
+    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }.with_context(|| shown_path(path))
 }
 
 /// Where the links to a library are.
@@ -118,7 +118,7 @@ fn find() -> Result<PathBuf> {
 
 /// Links to the library in `folder`, under the names by which programs look for a driver.
 fn links(library: &Path, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("{}", shown_path(folder)))?;
+    std::fs::create_dir_all(folder).with_context(|| shown_path(folder))?;
     for name in ["libcuda.so", "libcuda.so.1"] {
         let link = folder.join(name);
         if std::fs::read_link(&link).is_ok_and(|to| to == library) {
@@ -127,8 +127,8 @@ fn links(library: &Path, folder: &Path) -> Result<()> {
         // Two processes may do this at once: the link is made under a name of its own and moved.
         let fresh = folder.join(format!("{name}.{}", std::process::id()));
         let _ = std::fs::remove_file(&fresh);
-        std::os::unix::fs::symlink(library, &fresh).with_context(|| format!("{}", shown_path(&fresh)))?;
-        std::fs::rename(&fresh, &link).with_context(|| format!("{}", shown_path(&link)))?;
+        std::os::unix::fs::symlink(library, &fresh).with_context(|| shown_path(&fresh))?;
+        std::fs::rename(&fresh, &link).with_context(|| shown_path(&link))?;
     }
     Ok(())
 }

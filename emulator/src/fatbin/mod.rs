@@ -5,10 +5,7 @@
 //! bytes, 8 payload bytes with padding, 16 compressed bytes, 28 compute capability × 10, 40 flags (0x2000 LZ4 block,
 //! 0x8000 Zstandard), 56 bytes before compression. All numbers are little-endian.
 
-mod entropy;
-mod lz4;
-mod output;
-mod zstandard;
+mod compressed;
 
 use crate::fault::{Code, Fault, Result};
 use crate::memory::room;
@@ -107,15 +104,15 @@ fn entries(fatbin: &[u8]) -> Result<Vec<FatbinEntry<'_>>> {
 fn unpack(entry: &FatbinEntry) -> Result<Vec<u8>> {
     let (payload, claimed) = (entry.payload, entry.raw_bytes);
     let most = match entry.flags & (LZ4 | ZSTANDARD) {
-        LZ4 => payload.len().saturating_mul(lz4::MOST),
-        ZSTANDARD => (payload.len() / zstandard::SMALLEST_BLOCK).saturating_mul(zstandard::BLOCK),
+        LZ4 => payload.len().saturating_mul(compressed::LZ4_MOST),
+        ZSTANDARD => (payload.len() / compressed::ZSTANDARD_SMALLEST_BLOCK).saturating_mul(compressed::ZSTANDARD_BLOCK),
         0 => return room::copied(payload),
         both => return Err(invalid(format!("the fatbin's PTX is compressed in two ways: its flags are {both:#x}"))),
     };
     if claimed > most.min(LARGEST) {
         return Err(invalid(format!("the fatbin's PTX claims {claimed} bytes in {} compressed ones", payload.len())));
     }
-    if entry.flags & LZ4 != 0 { lz4::decompress(payload, claimed) } else { zstandard::decompress(payload, claimed) }
+    if entry.flags & LZ4 != 0 { compressed::lz4(payload, claimed) } else { compressed::zstandard(payload, claimed) }
 }
 
 /// The PTX of the highest compute capability that the card has.
