@@ -11,6 +11,9 @@ use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
 use std::path::Path;
 
+/// Tensors of a layer, at least: four of attention, two of the feed-forward, two norms.
+const LEAST_TENSORS: usize = 8;
+
 /// Writes the files, each replaced whole. `step` is noted in the weights' file, so that a checkpoint that was torn by a
 /// crash can be told.
 ///
@@ -63,11 +66,16 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
 
 /// Refuses a configuration that the files cannot fill, before memory is asked for.
 fn check_size(config: &ModelConfig, files: &weights::Files) -> Result<()> {
-    let (bytes, parameters) = (files.bytes(), cost::matrix_parameters(config));
+    let (bytes, parameters, place) = (files.bytes(), cost::matrix_parameters(config), shown_path(files.path()));
     ensure!(
         2 * parameters <= u128::from(bytes),
-        "{}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json",
-        shown_path(files.path())
+        "{place}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json"
+    );
+    let (tensors, needed) = (files.tensors(), config.n_layer.saturating_mul(LEAST_TENSORS));
+    ensure!(
+        needed <= tensors,
+        "{place}: found {tensors} tensors, expected at least {needed} for the {} layers of config.json",
+        config.n_layer
     );
     Ok(())
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use half::{bf16, f16};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -165,7 +166,7 @@ fn parse_header(bytes: &[u8], data_len: u64) -> Result<Metadata> {
 
 /// One tensor's entry on its own: dtype, shape and byte range fit together and into the data.
 fn check_entry(entry: &Value, data_len: u64) -> Result<()> {
-    let info: TensorInfo = serde_json::from_value(entry.clone())
+    let info = TensorInfo::deserialize(entry)
         .map_err(|e| anyhow!("header entry: {}; expected dtype, shape and data_offsets", json_error(&e)))?;
     let (start, end) = info.data_offsets;
     let bits = info.shape.iter().try_fold(info.dtype.bitsize(), |bits, &n| bits.checked_mul(n));

@@ -104,6 +104,11 @@ impl Files {
         self.readers.iter().map(Reader::bytes).sum()
     }
 
+    /// How many tensors there are.
+    pub fn tensors(&self) -> usize {
+        self.at.len()
+    }
+
     fn shape(&self, name: &str) -> &[usize] {
         self.at.get(name).and_then(|&number| self.readers[number].shape(name)).unwrap_or(&[])
     }

@@ -7,7 +7,7 @@
 //! KV cache                     2 L Hkv T D numbers a sequence
 //! ```
 
-use super::config::{FeedForwardKind, ModelConfig};
+use super::config::{FeedForwardKind, ModelConfig, Positions};
 use super::{Module, Transformer};
 
 /// Parameters of one component.
@@ -38,7 +38,7 @@ pub fn components(model: &Transformer) -> Vec<Component> {
 /// Weights that multiply each token: every matrix but the embedding tables, and the head even when it is tied.
 pub fn matmul_weights(config: &ModelConfig) -> usize {
     let embedding = if config.tie_embeddings { 0 } else { config.vocab_size * config.n_embd };
-    matrix_parameters(config) as usize - embedding
+    matrix_parameters(config) as usize - position_parameters(config) as usize - embedding
 }
 
 /// Parameters of all matrices, without building the model: almost all there are. In u128, as a damaged configuration may ask for any number.
@@ -48,7 +48,15 @@ pub fn matrix_parameters(config: &ModelConfig) -> u128 {
     let matrices = if config.feed_forward == FeedForwardKind::SwiGlu { 3 } else { 2 };
     let layer = wide(c) * wide(d) * (2 * wide(h) + 2 * wide(hkv)) + matrices * wide(c) * wide(f);
     let tables = if config.tie_embeddings { 1 } else { 2 };
-    wide(config.n_layer) * layer + tables * wide(config.vocab_size) * wide(c)
+    wide(config.n_layer) * layer + tables * wide(config.vocab_size) * wide(c) + position_parameters(config)
+}
+
+/// Those of the table of positions, where there is one.
+fn position_parameters(config: &ModelConfig) -> u128 {
+    match config.positions {
+        Positions::Absolute => config.max_seq_len as u128 * config.n_embd as u128,
+        Positions::Rope => 0,
+    }
 }
 
 /// FLOPs of computing one token's logits with `t` positions to attend to.
