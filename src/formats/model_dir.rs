@@ -66,16 +66,17 @@ pub fn load_with(dir: &Path, warn: &mut dyn FnMut(&str)) -> Result<Transformer> 
 
 /// Refuses a configuration that the files cannot fill, before memory is asked for.
 fn check_size(config: &ModelConfig, files: &weights::Files) -> Result<()> {
-    let (bytes, parameters, place) = (files.bytes(), cost::matrix_parameters(config), shown_path(files.path()));
-    ensure!(
-        2 * parameters <= u128::from(bytes),
-        "{place}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json"
-    );
+    let place = shown_path(files.path());
     let (tensors, needed) = (files.tensors(), config.n_layer.saturating_mul(LEAST_TENSORS));
     ensure!(
         needed <= tensors,
         "{place}: found {tensors} tensors, expected at least {needed} for the {} layers of config.json",
         config.n_layer
+    );
+    let (bytes, parameters) = (files.bytes(), cost::matrix_parameters(config));
+    ensure!(
+        2 * parameters <= u128::from(bytes),
+        "{place}: found {bytes} bytes, expected at least 2 for each of the {parameters} parameters of config.json"
     );
     Ok(())
 }

@@ -121,7 +121,10 @@ fn what_lies_in_the_place_of_weights_is_told_before_its_size() {
     assert_says(load(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"), &["Git LFS pointer"]);
     assert_says(load(b"1234567"), &["found 7 bytes"]);
     safetensors::write(&path, &named(&[("a", iota(&[2]))]), &[]).unwrap();
-    assert_says(model_dir::load(dir.path()), &["expected at least 2 for each of the"]);
+    assert_says(model_dir::load(dir.path()), &["found 1 tensors, expected at least 32 for the 4 layers"]);
+    let many: Vec<_> = (0..32).map(|i| (format!("a{i}"), iota(&[2]))).collect();
+    safetensors::write(&path, &many, &[]).unwrap();
+    assert_says(model_dir::load(dir.path()), &["found 256 bytes, expected at least 2 for each of the"]);
     let whole = fs::read(&path).unwrap();
     assert_says(load(&whole[..whole.len() - 1]), &["cut short"]);
 }
