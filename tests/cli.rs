@@ -343,7 +343,7 @@ fn bad_input_is_one_line_that_says_what_and_where() {
         config.replace("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 4000000"),
     )
     .unwrap();
-    generate(&["--prompt", "It"], &["model.safetensors", "expected at least 2 for each"]);
+    generate(&["--prompt", "It"], &["model.safetensors", "expected at least 32000000 for the 4000000 layers"]);
     for (key, value) in
         [("vocab_size", 1_u64 << 60), ("hidden_size", 4_000_000_000), ("max_position_embeddings", 1 << 50)]
     {
