@@ -3,10 +3,11 @@
 
     scripts/tokenizer_peers.py TEXT...              ids, encoding speed and training speed and memory on these files
     scripts/tokenizer_peers.py --no-speed TEXT...   ids only
+    scripts/tokenizer_peers.py --files [TEXT...]    ids of tokenizer.json as tokenizers and transformers write it, in all forms
     scripts/tokenizer_peers.py --repeat TEXT        training memory on a text and on the text ten times
     scripts/tokenizer_peers.py --golden             writes tests/golden/tokenizer
 
-Needs the Python packages tokenizers and tiktoken, for the training speeds rustbpe too, and target/release/handgrad (HANDGRAD names
+Needs the Python packages tokenizers and tiktoken, for --files transformers too, for the training speeds rustbpe too, and target/release/handgrad (HANDGRAD names
 another one). Each training runs in a process of its own, whose peak memory is what the system says.
 """
 
@@ -35,13 +36,13 @@ def handgrad(*args, **kwargs):
     return subprocess.run([HANDGRAD, *map(str, args)], check=True, stdout=subprocess.PIPE, **kwargs).stdout
 
 
-def train(out, pattern, vocab_size, files, *more):
-    args = ["--vocab-size", vocab_size, "--pattern", pattern, "--special", END, "--out", out, "--quiet", *more]
-    handgrad("tokenizer", "train", *args, *files)
+def train(out, pattern, vocab_size, files, specials=(END,)):
+    args = ["--vocab-size", vocab_size, "--pattern", pattern, "--out", out, "--quiet"]
+    handgrad("tokenizer", "train", *args, *(f"--special={text}" for text in specials), *files)
 
 
 def encode(tokenizer, path, special="allow"):
-    return list(map(int, handgrad("tokenizer", "encode", "--tokenizer", tokenizer, "--special-tokens", special, path).split()))
+    return list(map(int, handgrad("tokenizer", "encode", "--quiet", "--tokenizer", tokenizer, "--special-tokens", special, path).split()))
 
 
 def tiktoken_of(tokenizer, pattern, ranks):
@@ -72,6 +73,120 @@ def compare(path, tokenizer, pattern, dir):
     must_equal(f"{path} {pattern} tiktoken encode", ours, theirs.encode(text, allowed_special="all"))
     must_equal(f"{path} {pattern} tokenizers", ours, Tokenizer.from_file(str(tokenizer)).encode(text).ids)
     print(f"{path}: {pattern}: {len(ours)} ids of {len(text.encode())} bytes equal tokenizers' and tiktoken's", flush=True)
+
+
+# A text that all forms below are compared on, with the added tokens in every neighbourhood.
+ADDED = ["<m>", "th", "café", "<|x|> y", "!", "Ab"]
+FLAGS = ["single_word", "lstrip", "rstrip", "normalized"]
+REGEXES = [r"\s", r"\d+", r"[\r\n]", r"\p{Lu}?\p{Ll}+", r" ?\w+|[^\w\s]+", r"a*"]
+BEHAVIORS = ["isolated", "merged_with_previous", "merged_with_next", "contiguous"]
+CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+
+
+def saved_by_transformers(learned, ranks):
+    """GPT-2's, Qwen2's and Llama 3's classes with a vocabulary of ours, and the file that each saves."""
+    from tokenizers import AddedToken
+    from transformers import GPT2TokenizerFast, Qwen2TokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    model = {name: json.loads(Path(path).read_text())["model"] for name, path in learned.items()}
+    merges = {name: [tuple(merge.split(" ")) for merge in model["merges"]] for name, model in model.items()}
+    gpt2 = GPT2TokenizerFast(vocab=model["gpt2"]["vocab"], merges=merges["gpt2"])
+    yield "GPT2TokenizerFast", gpt2
+    gpt2.add_special_tokens({"pad_token": "!"})
+    gpt2.add_tokens([AddedToken("café", normalized=True, lstrip=True), "th"])
+    yield "GPT2TokenizerFast with added tokens", gpt2
+    qwen = Qwen2TokenizerFast(vocab=model["qwen2"]["vocab"], merges=merges["qwen2"])
+    qwen.add_tokens([AddedToken(text, normalized=False, special=False) for text in ("<think>", "</think>")])
+    yield "Qwen2TokenizerFast", qwen
+    converter = TikTokenConverter(vocab_file=str(ranks), pattern=PATTERNS["llama3"], extra_special_tokens=["<|begin_of_text|>", "<|end_of_text|>"])
+    llama = converter.converted()
+    yield "Llama 3's converter", llama
+    llama.enable_padding(pad_id=0, pad_token="!")
+    llama.enable_truncation(max_length=1 << 30)
+    yield "Llama 3's converter, with padding and truncation", llama
+
+
+def forms(learned):
+    """Tokenizers of the library with every step that handgrad computes, one after the other."""
+    from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
+
+    def fresh(*steps, normalizer=None):
+        tokenizer = Tokenizer.from_file(str(learned["gpt2"]))
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not steps)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level])
+        if normalizer:
+            tokenizer.normalizer = normalizer
+        return tokenizer
+
+    split = lambda regex, behavior, invert=False: pre_tokenizers.Split(Regex(regex), behavior, invert)
+    for regex in REGEXES:
+        for behavior in BEHAVIORS:
+            for invert in [False, True]:
+                yield f"Split {regex} {behavior} {invert}", fresh(split(regex, behavior, invert))
+    yield "Split by a string", fresh(pre_tokenizers.Split(". ", "merged_with_previous"))
+    for name, regex in [*PATTERNS.items(), ("cl100k", CL100K)]:
+        yield f"Split {name}, the gaps removed", fresh(split(regex, "removed", True))
+    digits = [split(r"[\r\n]", "isolated"), split(r"\s?\p{L}+", "isolated"), split(r"\s+$", "isolated"), pre_tokenizers.Digits(True)]
+    yield "a Sequence of four", fresh(*digits)
+    for behavior in BEHAVIORS:
+        yield f"Punctuation {behavior}", fresh(pre_tokenizers.Punctuation(behavior), pre_tokenizers.Digits(False))
+    both = fresh()
+    both.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    yield "Digits and GPT-2's pattern", both
+    for chosen in range(1 << len(FLAGS)):
+        flags = {flag: bool(chosen >> i & 1) for i, flag in enumerate(FLAGS)}
+        for special in [False, True]:
+            tokenizer = fresh(normalizer=normalizers.Sequence([normalizers.NFC()]))
+            tokens = [AddedToken(text, **flags) for text in ADDED]
+            (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(tokens)
+            yield f"added tokens, special {special}, {flags}", tokenizer
+
+
+def mixed_text(text, most=None):
+    draw = random.Random(7)
+    around = ["", " ", "  ", "\n", "a", "_", "é", "e\u0301", ".", "9"]
+    words = [word + draw.choice(["", " "]) for word in text[:6000].split(" ")] + ADDED * 40 + ["cafe\u0301", END, "<think>", "</think>"] * 20
+    draw.shuffle(words)
+    return "".join(word + draw.choice(around) for word in words[:most])
+
+
+def both_ways(tokenizer, text):
+    """The ids with special tokens recognised, and taken for text."""
+    ids = {}
+    for special in ["allow", "text"]:
+        tokenizer.encode_special_tokens = special == "text"
+        ids[special] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def compare_files(paths, dir):
+    """tokenizer.json in all forms: ids with special tokens recognised and not, and what the ids are as text."""
+    from tokenizers import Tokenizer
+
+    golden = ROOT / "tests/golden/tokenizer/text.txt"
+    learned, count = {name: dir / f"{name}.json" for name in PATTERNS}, 0
+    for pattern, path in learned.items():
+        train(path, pattern, 600, [golden])
+    # Ranks without a gap, as Llama 3's are: special tokens follow.
+    train(dir / "plain.json", "llama3", 600, [golden], [])
+    handgrad("tokenizer", "export", "--tokenizer", dir / "plain.json", "--out", dir / "ranks", "--quiet")
+    texts = [mixed_text(Path(path).read_bytes().decode()) for path in paths or [golden]]
+    for name, tokenizer in [*saved_by_transformers(learned, dir / "ranks"), *forms(learned)]:
+        out = dir / "saved"
+        out.mkdir(exist_ok=True)
+        if isinstance(tokenizer, Tokenizer):
+            tokenizer.save(str(out / "tokenizer.json"))
+        else:
+            tokenizer.save_pretrained(out)
+        theirs = Tokenizer.from_file(str(out / "tokenizer.json"))
+        theirs.no_truncation(), theirs.no_padding()
+        for text in texts:
+            (dir / "text").write_bytes(text.encode())
+            for special, expected in both_ways(theirs, text).items():
+                must_equal(f"{name}, special tokens: {special}", encode(out / "tokenizer.json", dir / "text", special), expected)
+                count += 1
+    print(f"{count} encodings of tokenizer.json in {count // len(texts) // 2} forms equal tokenizers'")
 
 
 def encoding_speed(path, tokenizer, dir):
@@ -159,7 +274,8 @@ def repeat(path, dir):
 
 
 def golden():
-    """Small tokenizers of all three patterns, a text of many scripts, and the libraries' ids for it."""
+    """Small tokenizers of all three patterns, a text of many scripts, and the libraries' ids for it; and the library's ids of a
+    short text in all forms of the file."""
     from tokenizers import Tokenizer
 
     out = ROOT / "tests/golden/tokenizer"
@@ -179,12 +295,20 @@ def golden():
         if pattern != "gpt2":
             (out / f"{pattern}.tiktoken").unlink()
     (out / "ids.json").write_text(json.dumps(ids, separators=(",", ":")) + "\n")
+    short, written = mixed_text(text[:400], 40), []
+    for name, tokenizer in forms({"gpt2": out / "gpt2.json"}):
+        form = json.loads(tokenizer.to_str())
+        steps = {key: form[key] for key in ["normalizer", "pre_tokenizer", "added_tokens"]}
+        written.append({"name": name, **steps, **both_ways(tokenizer, short)})
+    lines = ",\n".join(json.dumps(form, ensure_ascii=False, separators=(",", ":")) for form in written)
+    (out / "forms.json").write_text(f'{{"text":{json.dumps(short, ensure_ascii=False)},\n"forms":[\n{lines}\n]}}\n')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", metavar="TEXT")
     parser.add_argument("--golden", action="store_true")
+    parser.add_argument("--files", action="store_true")
     parser.add_argument("--repeat", action="store_true")
     parser.add_argument("--no-speed", action="store_true")
     args = parser.parse_args()
@@ -192,8 +316,10 @@ def main():
         dir = Path(dir)
         if args.golden:
             return golden()
+        if args.files:
+            return compare_files(args.texts, dir)
         if not args.texts:
-            parser.error("expected a text, or --golden")
+            parser.error("expected a text, --files or --golden")
         if args.repeat:
             return repeat(args.texts[0], dir)
         for pattern in PATTERNS:

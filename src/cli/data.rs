@@ -1,7 +1,7 @@
 //! `handgrad data`: texts to shards of token ids, and a look at them.
 
 use super::tokenizer::{bar, parse_special};
-use super::{argument, say, signals, thousands};
+use super::{argument, say, signals, thousands, warn};
 use crate::data::encode::{self, Settings, encode};
 use crate::data::inspect::{Findings, inspect};
 use crate::data::shard::ShardSet;
@@ -72,7 +72,7 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     if args.shard_tokens == 0 {
         return argument(Err(anyhow!("--shard-tokens: found 0, expected at least 1")));
     }
-    let tokenizer = tokenizer_json::read(&args.tokenizer)?;
+    let tokenizer = tokenizer_json::read_with(&args.tokenizer, &mut |warning| warn(warning, quiet))?;
     let files = encode::files(&args.files)?;
     let total = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let bar = bar(total, "{bar:30} {bytes}/{total_bytes}  {eta} left", quiet);

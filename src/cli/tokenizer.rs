@@ -1,8 +1,9 @@
 //! `handgrad tokenizer`: train, encode, decode, export.
 
-use super::{argument, note, thousands};
+use super::{argument, note, thousands, warn};
 use crate::formats::{tiktoken, tokenizer_json};
 use crate::shown::{quoted, shown_path};
+use crate::tokenizer::bpe::split::one_regex;
 use crate::tokenizer::bpe::train::{BpeTrainer, Watcher};
 use crate::tokenizer::bpe::{BpeTokenizer, Pattern};
 use crate::tokenizer::{SpecialText, Tokenizer};
@@ -103,7 +104,7 @@ pub fn parse_special(name: &str) -> Result<SpecialText, String> {
 pub fn run(command: TokenizerCommand, quiet: bool) -> Result<u8> {
     match command {
         TokenizerCommand::Train(args) => train(args, quiet),
-        TokenizerCommand::Encode(args) => encode(&args),
+        TokenizerCommand::Encode(args) => encode(&args, quiet),
         TokenizerCommand::Decode(args) => decode(&args),
         TokenizerCommand::Export(args) => export(&args, quiet),
     }
@@ -181,8 +182,8 @@ impl Watcher for TrainProgress {
     }
 }
 
-fn encode(args: &EncodeArgs) -> Result<u8> {
-    let tokenizer = tokenizer_json::read(&args.tokenizer)?;
+fn encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
+    let tokenizer = tokenizer_json::read_with(&args.tokenizer, &mut |warning| warn(warning, quiet))?;
     let (bytes, place) = input(args.file.as_deref())?;
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
@@ -224,10 +225,11 @@ fn decode(args: &DecodeArgs) -> Result<u8> {
 
 fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
     let tokenizer = read_bpe(&args.tokenizer)?;
+    let pattern = one_regex(&tokenizer.parts().splits).with_context(|| shown_path(&args.tokenizer))?;
     tiktoken::write(&args.out, &tokenizer)?;
     if !quiet {
         // What the file has no room for, to be given to tiktoken.Encoding.
-        note(&format!("pat_str: {}", tokenizer.parts().pattern.regex()));
+        note(&format!("pat_str: {pattern}"));
         for token in tokenizer.specials().tokens() {
             note(&format!("special_tokens: {:?}: {}", token.text, token.id));
         }

@@ -10,7 +10,6 @@ use super::shard::{self, Format};
 use crate::formats::atomic;
 use crate::formats::lock::Lock;
 use crate::shown::{json_error, shown_path};
-use crate::tokenizer::bpe::cuts;
 use crate::tokenizer::{SpecialText, Tokenizer};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
@@ -163,7 +162,7 @@ impl TextBatch {
             let bytes = read_range(path, start, end)?;
             let cut = match lines {
                 true => bytes.iter().take(wanted as usize).rposition(|&byte| byte == b'\n').map(|last| last + 1),
-                false => text_cut(&bytes, wanted as usize, tokenizer),
+                false => tokenizer.next_cut(&bytes, wanted as usize),
             };
             // The end of the file is a cut, where no other is left.
             let Some(cut) = cut.or((end == size).then_some(bytes.len())) else {
@@ -227,21 +226,10 @@ fn read_range(path: &Path, start: u64, end: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first place after `from` where no piece, no special token and no character that normalisation may join is cut.
-fn text_cut(bytes: &[u8], from: usize, tokenizer: &Tokenizer) -> Option<usize> {
-    let specials = tokenizer.specials();
-    let joins = matches!(tokenizer, Tokenizer::Bpe(tokenizer) if tokenizer.parts().nfc);
-    let mut cut = cuts::next_cut(bytes, from, &specials)?;
-    while joins && !bytes[cut].is_ascii() {
-        cut = cuts::next_cut(bytes, cut, &specials)?;
-    }
-    Some(cut)
-}
-
 /// A text that begins at byte `start` of its file in parts of about `part` bytes for the threads; `ends` tells whether the file does with it.
 fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer, part: usize) -> Vec<Unit> {
     let mut cuts = vec![0];
-    while let Some(cut) = text_cut(text.as_bytes(), cuts[cuts.len() - 1] + part.max(1), tokenizer) {
+    while let Some(cut) = tokenizer.next_cut(text.as_bytes(), cuts[cuts.len() - 1] + part.max(1)) {
         cuts.push(cut);
     }
     let last = cuts.len() - 1;

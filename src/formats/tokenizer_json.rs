@@ -7,19 +7,34 @@
 //! turns a special token's text quoted in a text into the special token, as [`Tokenizer::encode`] does.
 
 mod bpe;
+mod steps;
 
 pub use crate::tokenizer::bpe::printable::printable;
 
 use super::{read_json, write_json};
 use crate::shown::{quoted, shown, shown_path};
+use crate::tokenizer::bpe::{Matching, SpecialToken};
 use crate::tokenizer::{ByteTokenizer, CharTokenizer, END_OF_TEXT, Tokenizer};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+const KNOWN: [&str; 5] = ["version", "added_tokens", "pre_tokenizer", "decoder", "model"];
+/// What programs do to batches of texts, which no text on its own shows.
+const NOT_APPLIED: [&str; 2] = ["truncation", "padding"];
+
 /// Reads a tokenizer. Errors, each with the file: it cannot be read; it is not JSON; what [`from_json`] refuses.
 pub fn read(path: &Path) -> Result<Tokenizer> {
-    from_json(&read_json(path)?).with_context(|| shown_path(path))
+    read_with(path, &mut |_| ())
+}
+
+/// Reads a tokenizer; `warn` is told of sections that are not applied. Errors: as [`read`].
+pub fn read_with(path: &Path, warn: &mut dyn FnMut(&str)) -> Result<Tokenizer> {
+    let json = read_json(path)?;
+    for key in NOT_APPLIED.into_iter().filter(|key| !json[key].is_null()) {
+        warn(&format!("{}: {key} is not applied, which is for batches of texts", shown_path(path)));
+    }
+    from_json(&json).with_context(|| shown_path(path))
 }
 
 /// Writes a tokenizer atomically. Errors: a special token that the format cannot tell from an ordinary one; the file
@@ -44,7 +59,7 @@ pub fn to_json(tokenizer: &Tokenizer) -> Value {
         Tokenizer::Bpe(tokenizer) => return bpe::to_json(tokenizer),
     };
     let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, c)| (c.to_string(), json!(id))).collect();
-    let end_of_text = tokenizer.end_of_text().map(|id| added_token(id, END_OF_TEXT, true));
+    let end_of_text = tokenizer.end_of_text().map(|id| added_token(&SpecialToken::new(id, END_OF_TEXT)));
     file(Vec::from_iter(end_of_text), Value::Null, pre_tokenizer, Value::Null, decoder, model(vocab, Vec::new(), false))
 }
 
@@ -54,10 +69,11 @@ pub fn fingerprint(tokenizer: &Tokenizer) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-fn added_token(id: u32, text: &str, special: bool) -> Value {
+fn added_token(token: &SpecialToken) -> Value {
+    let Matching { single_word, lstrip, rstrip, normalized } = token.matching;
     json!({
-        "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-        "special": special,
+        "id": token.id, "content": token.text, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,
+        "normalized": normalized, "special": token.special,
     })
 }
 
@@ -100,18 +116,20 @@ fn file(
 /// The tokenizer in a file's content. Error: anything that would make other ids than the three kinds of tokenizer make.
 pub fn from_json(json: &Value) -> Result<Tokenizer> {
     let json = object(json, "tokenizer")?;
-    if bpe::is_bpe(json) {
-        return Ok(Tokenizer::Bpe(Box::new(bpe::from_json(json)?)));
-    }
-    let steps = ["version", "added_tokens", "pre_tokenizer", "decoder", "model"];
+    let is_bpe = bpe::is_bpe(json);
+    let steps: &[&str] = if is_bpe { &["normalizer", "post_processor"] } else { &[] };
+    let known = |key: &str| KNOWN.contains(&key) || NOT_APPLIED.contains(&key) || steps.contains(&key);
     // Other steps change the text or the ids, whatever they are called: none may be there.
-    for (key, value) in json.iter().filter(|(key, _)| !steps.contains(&key.as_str())) {
+    for (key, value) in json.iter().filter(|(key, _)| !known(key)) {
         ensure!(
             value.is_null(),
             "{}: found {}, expected null: this step is not supported",
             shown(key),
             shown_json(value)
         );
+    }
+    if is_bpe {
+        return Ok(Tokenizer::Bpe(Box::new(bpe::from_json(json)?)));
     }
     let tokens = vocabulary(json.get("model").unwrap_or(&Value::Null))?;
     let added = json.get("added_tokens").unwrap_or(&Value::Null);

@@ -22,7 +22,8 @@ pub use chars::CharTokenizer;
 pub use stream::StreamDecoder;
 
 use anyhow::{Context, Result, bail};
-use bpe::Specials;
+use bpe::special::{Stage, Stretch};
+use bpe::{Specials, cuts};
 use rayon::prelude::*;
 use std::borrow::Cow;
 
@@ -163,19 +164,30 @@ impl Tokenizer {
 
     /// [`encode_as`](Self::encode_as) where end-of-text is the only special token.
     fn encode_around_ends(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
-        let end = self.end_of_text();
-        let (mut ids, mut rest) = (Vec::new(), text);
-        while let Some(at) = end.and_then(|_| rest.find(END_OF_TEXT)) {
-            let start = text.len() - rest.len();
-            if specials == SpecialText::Forbid {
-                bail!("encode: found the special token {END_OF_TEXT:?} at byte {}, expected ordinary text", start + at);
+        let (mut ids, mut start) = (Vec::new(), 0);
+        for stretch in self.specials().split(text, Stage::Raw, specials) {
+            match stretch {
+                Stretch::Token(at, _) if specials == SpecialText::Forbid => {
+                    bail!("encode: found the special token {END_OF_TEXT:?} at byte {at}, expected ordinary text")
+                }
+                Stretch::Token(at, token) => {
+                    ids.push(token.id);
+                    start = at + token.text.len();
+                }
+                Stretch::Text(text) => ids.extend(self.encode_plain(text, start)?),
             }
-            ids.extend(self.encode_plain(&rest[..at], start)?);
-            ids.extend(end);
-            rest = &rest[at + END_OF_TEXT.len()..];
         }
-        ids.extend(self.encode_plain(rest, text.len() - rest.len())?);
         Ok(ids)
+    }
+
+    /// The first place after `from` where `text` may be cut in two without other ids than those of both parts; `None` if
+    /// there is none, or one so close to the text's end that more text could change the answer. The text need not be
+    /// UTF-8.
+    pub fn next_cut(&self, text: &[u8], from: usize) -> Option<usize> {
+        match self {
+            Tokenizer::Bpe(t) => t.next_cut(text, from),
+            Tokenizer::Char(_) | Tokenizer::Bytes(_) => cuts::next_cut(text, from, &self.specials()),
+        }
     }
 
     /// The bytes of `ids`: UTF-8 unless ids cut a character apart. A special token becomes its own text.

@@ -4,8 +4,9 @@ use crate::shards::message;
 use handgrad::data::encode::{Settings, encode};
 use handgrad::data::shard::ShardSet;
 use handgrad::data::{TokenRow, Tokens};
+use handgrad::tokenizer::bpe::split::{Behavior, RegexSplit};
 use handgrad::tokenizer::bpe::train::BpeTrainer;
-use handgrad::tokenizer::bpe::{BpeTokenizer, SpecialToken};
+use handgrad::tokenizer::bpe::{BpeTokenizer, Matching, SpecialToken, Split};
 use handgrad::tokenizer::{END_OF_TEXT, SpecialText, Tokenizer};
 use proptest::prelude::*;
 use std::fs;
@@ -19,12 +20,21 @@ fn tokenizers() -> Vec<Tokenizer> {
     let trainer = BpeTrainer { specials: vec![END_OF_TEXT.to_string()], ..BpeTrainer::new(270) };
     let mut parts = trainer.texts(["aaaa <|endof 1 text aaaa1 endoftext endoftext"]).unwrap().parts().clone();
     let first = parts.tokens.len() as u32 + 1;
-    let token = |(id, text): (u32, &&str)| SpecialToken { id, text: text.to_string(), hidden: false };
+    let token = |(id, text): (u32, &&str)| SpecialToken::new(id, text);
     parts.specials = (first..).zip(&SPECIALS).map(token).collect();
     parts.begin = Some(first + 4);
-    let many = BpeTokenizer::new(parts).unwrap();
+    let many = BpeTokenizer::new(parts.clone()).unwrap();
+    // The same with conditions, in normalised text, and cut into pieces by an expression that nobody knows places to cut for.
+    let matching = Matching { single_word: true, lstrip: true, rstrip: true, normalized: true };
+    parts.specials.iter_mut().for_each(|token| token.matching = matching);
+    parts.nfc = true;
+    let minding = BpeTokenizer::new(parts.clone()).unwrap();
+    parts.splits = vec![Split::Regex(RegexSplit::new(r"a+1?|\s+$", Behavior::MergedWithNext, false).unwrap())];
+    let foreign = BpeTokenizer::new(parts).unwrap();
     let chars = |end| Tokenizer::chars_of(PIECES, end);
-    vec![Tokenizer::bytes(true), Tokenizer::bytes(false), chars(true), chars(false), Tokenizer::Bpe(Box::new(many))]
+    let plain = [Tokenizer::bytes(true), Tokenizer::bytes(false), chars(true), chars(false)];
+    let pairs = [many, minding, foreign].map(|tokenizer| Tokenizer::Bpe(Box::new(tokenizer)));
+    plain.into_iter().chain(pairs).collect()
 }
 
 /// What encoding one file of `text` gives.
@@ -78,7 +88,7 @@ proptest! {
 #[test]
 fn a_special_token_across_the_parts_of_a_large_file_is_one() {
     let part = Settings::default().part;
-    for tokenizer in tokenizers().into_iter().step_by(2) {
+    for tokenizer in tokenizers().into_iter().take(5).step_by(2) {
         for before in [part - 13, part - 12, part - 3, part - 1, part] {
             let text = "a".repeat(before) + END_OF_TEXT + " 1!";
             let with = |specials| ids(&text, &tokenizer, Settings { specials, ..Settings::default() }, 2);

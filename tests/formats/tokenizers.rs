@@ -57,7 +57,6 @@ fn what_would_change_ids_is_refused_and_named() {
         (&chars, "/model", json!(3), ["model", "found 3"]),
         (&chars, "/normalizer", json!({"type": "NFC"}), ["normalizer", "NFC"]),
         (&chars, "/post_processor", json!({"type": "TemplateProcessing"}), ["post_processor", "TemplateProcessing"]),
-        (&chars, "/truncation", json!({"max_length": 3}), ["truncation", "max_length"]),
         (&chars, "/decoder", Value::Null, ["decoder", "null"]),
         (&chars, "/added_tokens", added("<s>", 3), ["added_tokens", "<s>"]),
         (&chars, "/added_tokens", added(END_OF_TEXT, 4), ["added_tokens", "id 4"]),
@@ -69,6 +68,10 @@ fn what_would_change_ids_is_refused_and_named() {
         let mut json = json.clone();
         *json.pointer_mut(pointer).unwrap() = value;
         assert_says(tokenizer_json::from_json(&json), &parts);
+    }
+    for mut json in [chars, bytes] {
+        json["spelling"] = json!({"type": "Corrected"});
+        assert_says(tokenizer_json::from_json(&json), &["spelling", "Corrected"]);
     }
     assert_says(tokenizer_json::from_json(&json!({})), &["model: found null, expected an object"]);
 }

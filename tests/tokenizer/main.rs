@@ -4,12 +4,13 @@ mod cli;
 mod encoding;
 mod files;
 mod golden;
+mod others;
 mod pattern;
 mod plain;
 mod special;
 mod training;
 
-use handgrad::tokenizer::bpe::{BpeParts, BpeTokenizer, Pattern, SpecialToken};
+use handgrad::tokenizer::bpe::{BpeParts, BpeTokenizer, Pattern, SpecialToken, Split};
 use handgrad::tokenizer::{SpecialText, Tokenizer};
 
 fn message<T>(result: anyhow::Result<T>) -> String {
@@ -26,9 +27,9 @@ fn bpe(merges: &[(&str, &str)], specials: &[&str]) -> BpeTokenizer {
         pairs.push((id(left), id(right)));
         tokens.push(Some([left.as_bytes(), right.as_bytes()].concat()));
     }
-    let special = |(id, text): (u32, &&str)| SpecialToken { id, text: text.to_string(), hidden: true };
+    let special = |(id, text): (u32, &&str)| SpecialToken::new(id, text);
     BpeTokenizer::new(BpeParts {
-        pattern: Pattern::Gpt2,
+        splits: vec![Split::Known(Pattern::Gpt2)],
         nfc: false,
         whole_pieces: false,
         tokens,

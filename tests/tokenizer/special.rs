@@ -72,7 +72,7 @@ fn end_of_text_goes_by_its_known_names() {
 #[test]
 fn special_tokens_that_cannot_be_are_refused() {
     let parts = bpe(&[], &[]).parts().clone();
-    let special = |id: u32, text: &str| SpecialToken { id, text: text.to_string(), hidden: true };
+    let special = SpecialToken::new;
     for (specials, part) in [
         (vec![special(256, "")], "empty"),
         (vec![special(256, "<s>"), special(257, "<s>")], "twice"),

@@ -1,21 +1,23 @@
 //! Byte-pair tokenizers in `tokenizer.json`: GPT-2's, Qwen2's and Qwen3's, Llama 3's, and our own.
 //!
 //! ```text
-//! normalizer      none, or NFC
-//! pre_tokenizer   ByteLevel with its own regular expression, which is GPT-2's; or a Sequence of Split, with a known one, and ByteLevel
-//! model           BPE over printable characters; special tokens stand in its vocabulary too, so that their ids need not be last
+//! normalizer      none, or NFC                                   in `steps`
+//! pre_tokenizer   ByteLevel, with splits before it               in `steps`
+//! added_tokens    with their conditions; they may be ordinary tokens too
+//! model           BPE over printable characters; added tokens stand in its vocabulary too, so that their ids need not be last
 //! post_processor  none, ByteLevel, or a TemplateProcessing that puts one token before the text
 //! decoder         ByteLevel
 //! ```
 //!
 //! Anything else would change ids, and is an error that names it.
 
-use super::{added_token, byte_level, file, model, object, shown_json};
+use super::{added_token, byte_level, file, model, object, shown_json, steps};
 use crate::shown::{quoted, shown};
 use crate::tokenizer::bpe::printable::{bytes_of, text_of};
-use crate::tokenizer::bpe::{BpeParts, BpeTokenizer, Pattern, SpecialToken};
+use crate::tokenizer::bpe::{BpeParts, BpeTokenizer, Matching, SpecialToken};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
+use std::collections::{HashMap, HashSet};
 
 /// Whether a file holds byte pairs, and not one of the two simpler kinds that merge nothing and split nothing.
 pub fn is_bpe(json: &Map<String, Value>) -> bool {
@@ -31,12 +33,12 @@ pub fn is_bpe(json: &Map<String, Value>) -> bool {
     }
 }
 
-/// Checks that the format can hold a tokenizer. Error: a special token whose text is that of an ordinary token in the
-/// file.
+/// Checks that the format can hold a tokenizer. Error: an added token whose text is that of another ordinary token in
+/// the file.
 pub fn check(tokenizer: &BpeTokenizer) -> Result<()> {
     for token in tokenizer.specials().tokens() {
         let id = bytes_of(&token.text).and_then(|bytes| tokenizer.id_of(&bytes));
-        if let Some(id) = id {
+        if let Some(id) = id.filter(|id| *id != token.id) {
             bail!("special token {}: found the ordinary token {id} written in the same way", quoted(&token.text));
         }
     }
@@ -51,26 +53,18 @@ pub fn to_json(tokenizer: &BpeTokenizer) -> Value {
     let special = specials.iter().map(|token| (token.id, token.text.clone()));
     let mut vocab: Vec<(u32, String)> = ordinary.chain(special).collect();
     vocab.sort();
+    vocab.dedup(); // an added token may be an ordinary one, too
     let text = |id: u32| parts.tokens[id as usize].as_deref().map(text_of).unwrap_or_default();
     let merges = parts.merges.iter().map(|&(left, right)| json!(format!("{} {}", text(left), text(right))));
     let begin = parts.begin.and_then(|id| tokenizer.specials().get(id));
     file(
-        specials.iter().map(|token| added_token(token.id, &token.text, token.hidden)).collect(),
+        specials.iter().map(added_token).collect(),
         if parts.nfc { json!({"type": "NFC"}) } else { Value::Null },
-        pre_tokenizer(parts.pattern),
+        steps::pre_tokenizer(&parts.splits),
         begin.map_or(Value::Null, template),
         byte_level(),
         model(vocab.into_iter().map(|(id, text)| (text, json!(id))).collect(), merges.collect(), parts.whole_pieces),
     )
-}
-
-fn pre_tokenizer(pattern: Pattern) -> Value {
-    if pattern == Pattern::Gpt2 {
-        return json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-    }
-    let regex = pattern.regex();
-    let split = json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
-    json!({"type": "Sequence", "pretokenizers": [split, byte_level()]})
 }
 
 /// One token before each text.
@@ -90,96 +84,30 @@ fn template(begin: &SpecialToken) -> Value {
 /// would make other ids; parts that [`BpeTokenizer::new`] refuses.
 pub fn from_json(json: &Map<String, Value>) -> Result<BpeTokenizer> {
     let get = |key: &str| json.get(key).unwrap_or(&Value::Null);
-    let known = ["version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"];
-    for (key, value) in json.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
-        ensure!(
-            value.is_null(),
-            "{}: found {}, expected null: this step is not supported",
-            shown(key),
-            shown_json(value)
-        );
-    }
-    let normalizer = get("normalizer");
-    let nfc = match normalizer["type"].as_str() {
-        Some("NFC") => true,
-        _ if normalizer.is_null() => false,
-        _ => bail!("normalizer: found {}, expected NFC or null", shown_json(normalizer)),
-    };
-    let pattern = pattern(get("pre_tokenizer"))?;
+    let nfc = steps::nfc(get("normalizer"))?;
+    let splits = steps::splits(get("pre_tokenizer"))?;
     let decoder = get("decoder");
     ensure!(decoder["type"] == "ByteLevel", "decoder: found {}, expected ByteLevel", shown_json(decoder));
-    let specials = added_tokens(get("added_tokens"), nfc)?;
+    let specials = added_tokens(get("added_tokens"))?;
     let model = object(get("model"), "model")?;
     let whole_pieces = check_model(model)?;
     let (tokens, merges) = vocabulary(model, &specials)?;
     let begin = begin(get("post_processor"), &specials)?;
-    let parts = BpeParts { pattern, nfc, whole_pieces, tokens, merges, specials, begin };
+    let parts = BpeParts { splits, nfc, whole_pieces, tokens, merges, specials, begin };
     BpeTokenizer::new(parts).context("model")
 }
 
-fn pattern(step: &Value) -> Result<Pattern> {
-    if step["type"] == "ByteLevel" {
-        check_byte_level(step, "pre_tokenizer")?;
-        let regex = &step["use_regex"];
-        ensure!(
-            *regex != false,
-            "pre_tokenizer.use_regex: found false, expected true: merges across words are not supported"
-        );
-        return Ok(Pattern::Gpt2);
-    }
-    let steps = step["pretokenizers"].as_array().map_or(&[][..], Vec::as_slice);
-    let [split, byte_level] = steps else {
-        let kinds: Vec<String> = steps.iter().take(4).map(shown_json).collect();
-        let found = shown(kinds.join(", "));
-        bail!("pre_tokenizer: found a Sequence of [{found}], expected Split and ByteLevel");
-    };
-    ensure!(split["type"] == "Split", "pre_tokenizer.pretokenizers: found {}, expected Split first", shown_json(split));
-    ensure!(
-        byte_level["type"] == "ByteLevel",
-        "pre_tokenizer.pretokenizers: found {}, expected ByteLevel second",
-        shown_json(byte_level)
-    );
-    check_byte_level(byte_level, "pre_tokenizer.pretokenizers")?;
-    let uses_regex = &byte_level["use_regex"];
-    ensure!(
-        *uses_regex == false,
-        "ByteLevel.use_regex: found {}, expected false after a Split",
-        shown_json(uses_regex)
-    );
-    let (behavior, invert) = (&split["behavior"], &split["invert"]);
-    ensure!(behavior == "Isolated", "Split.behavior: found {}, expected Isolated", shown_json(behavior));
-    ensure!(invert != &json!(true), "Split.invert: found true, expected false");
-    let regex = &split["pattern"]["Regex"];
-    let known = Pattern::ALL.into_iter().find(|pattern| regex == pattern.regex());
-    known.with_context(|| {
-        format!("Split.pattern: found {}, expected that of GPT-2, Qwen2 or Llama 3", shown_json(&split["pattern"]))
-    })
-}
-
-/// Refuses what would put a blank before the text. The library's own default is to do it.
-fn check_byte_level(step: &Value, place: &str) -> Result<()> {
-    let prefix = step.get("add_prefix_space").unwrap_or(&Value::Bool(true));
-    ensure!(prefix == &json!(false), "{place}.add_prefix_space: found {}, expected false", shown_json(prefix));
-    Ok(())
-}
-
-fn added_tokens(added: &Value, nfc: bool) -> Result<Vec<SpecialToken>> {
+fn added_tokens(added: &Value) -> Result<Vec<SpecialToken>> {
     let token = |token: &Value| {
         let text = token["content"].as_str().with_context(|| {
             format!("added_tokens: found content {}, expected a text", shown_json(&token["content"]))
         })?;
         let id = id_of(&token["id"])
             .with_context(|| format!("added_tokens: found id {} of {}", shown_json(&token["id"]), quoted(text)))?;
-        for key in ["single_word", "lstrip", "rstrip"] {
-            ensure!(token[key] != true, "added_tokens: found {} with {key}, expected it switched off", quoted(text));
-        }
-        // Whether a text is normalised before it is searched makes no difference where nothing is.
-        ensure!(
-            !nfc || token["normalized"] != true,
-            "added_tokens: found {} normalized, expected it not to be",
-            quoted(text)
-        );
-        Ok(SpecialToken { id, text: text.to_string(), hidden: token["special"] == true })
+        let is = |key: &str| token[key] == true;
+        let (single_word, lstrip, rstrip) = (is("single_word"), is("lstrip"), is("rstrip"));
+        let matching = Matching { single_word, lstrip, rstrip, normalized: is("normalized") };
+        Ok(SpecialToken { id, text: text.to_string(), special: is("special"), matching })
     };
     added.as_array().into_iter().flatten().map(token).collect()
 }
@@ -208,11 +136,48 @@ type Vocabulary = (Vec<Option<Vec<u8>>>, Vec<(u32, u32)>);
 /// The ordinary tokens by id, and the merges.
 fn vocabulary(model: &Map<String, Value>, specials: &[SpecialToken]) -> Result<Vocabulary> {
     let vocab = object(model.get("vocab").unwrap_or(&Value::Null), "model.vocab")?;
+    let merges = model.get("merges").and_then(Value::as_array).context("model.merges: missing, expected a list")?;
+    let merged = |(rank, merge): (usize, &Value)| {
+        two_texts(merge)
+            .map(|(left, right)| (left.to_string(), right.to_string()))
+            .with_context(|| format!("model.merges: found {} as merge {rank}, expected two tokens", shown_json(merge)))
+    };
+    let merges = merges.iter().enumerate().map(merged).collect::<Result<Vec<_>>>()?;
+    let tokens = ordinary_tokens(vocab, &merges, specials)?;
+    let id = |text: &str, rank: usize| {
+        let id = vocab.get(text).and_then(|id| id_of(id).ok());
+        id.with_context(|| {
+            format!("model.merges: found {} in merge {rank}, expected a token of the vocabulary", quoted(text))
+        })
+    };
+    let merge = |(rank, (left, right)): (usize, &(String, String))| Ok((id(left, rank)?, id(right, rank)?));
+    let merges = merges.iter().enumerate().map(merge).collect::<Result<_>>()?;
+    Ok((tokens, merges))
+}
+
+/// The bytes of each id of the vocabulary. An added token that stands in it is an ordinary one only if it is a byte or
+/// merges make or use it.
+fn ordinary_tokens(
+    vocab: &Map<String, Value>,
+    merges: &[(String, String)],
+    specials: &[SpecialToken],
+) -> Result<Vec<Option<Vec<u8>>>> {
+    let special: HashMap<&str, u32> = specials.iter().map(|token| (token.text.as_str(), token.id)).collect();
+    let of_merge = |(left, right): &(String, String)| [left.clone(), right.clone(), format!("{left}{right}")];
+    let merged: HashSet<String> =
+        merges.iter().flat_map(of_merge).filter(|text| special.contains_key(text.as_str())).collect();
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
     for (text, id) in vocab {
         let id = id_of(id).with_context(|| format!("model.vocab: found id {} of {}", shown_json(id), quoted(text)))?;
-        if specials.iter().any(|special| special.id == id && special.text == *text) {
-            continue;
+        if let Some(added) = special.get(text.as_str()) {
+            ensure!(
+                *added == id,
+                "added_tokens: found id {added} of {}, expected {id}, as in model.vocab",
+                quoted(text)
+            );
+            if text.chars().nth(1).is_some() && !merged.contains(text) {
+                continue;
+            }
         }
         let bytes = bytes_of(text).with_context(|| {
             format!("model.vocab: found {}, expected only the 256 characters that stand for bytes", quoted(text))
@@ -231,21 +196,7 @@ fn vocabulary(model: &Map<String, Value>, specials: &[SpecialToken]) -> Result<V
             bail!("model.vocab: found id {id} twice, expected each id once");
         }
     }
-    let merges = model.get("merges").and_then(Value::as_array).context("model.merges: missing, expected a list")?;
-    let id = |text: &str, rank: usize| {
-        let id = vocab.get(text).and_then(|id| id_of(id).ok());
-        id.with_context(|| {
-            format!("model.merges: found {} in merge {rank}, expected a token of the vocabulary", quoted(text))
-        })
-    };
-    let merge = |(rank, merge): (usize, &Value)| {
-        let (left, right) = two_texts(merge).with_context(|| {
-            format!("model.merges: found {} as merge {rank}, expected two tokens", shown_json(merge))
-        })?;
-        Ok((id(left, rank)?, id(right, rank)?))
-    };
-    let merges = merges.iter().enumerate().map(merge).collect::<Result<_>>()?;
-    Ok((tokens, merges))
+    Ok(tokens)
 }
 
 /// `"a b"`, as all files had it once, or `["a", "b"]`.

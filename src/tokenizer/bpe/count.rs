@@ -7,9 +7,10 @@
 
 use super::cuts::{look_behind, next_cut};
 use super::pattern::{Pattern, Scanner};
-use super::special::Specials;
+use super::special::{Specials, Stage, Stretch};
 use super::tables::WordMap;
 use crate::shown::shown_path;
+use crate::tokenizer::SpecialText;
 use anyhow::{Context, Error, Result, bail, ensure};
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -49,15 +50,15 @@ impl Counts {
 
     /// Counts the pieces of a text; special tokens in it are boundaries and count nothing.
     pub fn add_text(&mut self, text: &str, pattern: Pattern, specials: &Specials) {
-        let stretch = |stretch: &str| {
+        for stretch in specials.split(text, Stage::Raw, SpecialText::Allow) {
+            let Stretch::Text(stretch) = stretch else { continue };
             let scanner = Scanner::new(pattern, stretch);
             let mut start = 0;
             while let Some(end) = scanner.end_of_piece(start) {
                 self.add(&stretch.as_bytes()[start..end], 1);
                 start = end;
             }
-        };
-        specials.split(text, stretch, |_, _| ());
+        }
     }
 
     fn merge(mut self, other: Counts) -> Counts {

@@ -32,18 +32,6 @@ pub fn look_behind(specials: &Specials) -> usize {
     specials.longest()
 }
 
-/// Cuts a text into parts of about `size` bytes; the last may be shorter, and where no cut is found it is longer.
-pub fn parts<'a>(text: &'a str, size: usize, specials: &Specials) -> Vec<&'a str> {
-    let mut parts = Vec::new();
-    let mut start = 0;
-    while start < text.len() {
-        let end = next_cut(text.as_bytes(), start + size, specials).unwrap_or(text.len());
-        parts.push(&text[start..end]);
-        start = end;
-    }
-    parts
-}
-
 /// The character that begins at `at`, if one does.
 fn char_at(text: &[u8], at: usize) -> Option<char> {
     let chunk = text[at..text.len().min(at + 4)].utf8_chunks().next()?;

@@ -3,7 +3,8 @@
 //! | file | is |
 //! |---|---|
 //! | [`pattern`], `unicode` | pre-tokenization: where pieces end |
-//! | `special`   | tokens that stand for themselves, the longest first |
+//! | [`split`](mod@split), `oniguruma` | pre-tokenization by other regular expressions, in steps |
+//! | [`special`] | added tokens, which stand for themselves, the longest first |
 //! | `merge`     | merging one piece, in O(n log n) |
 //! | `cache`     | pieces merged before, with a bound on memory |
 //! | [`cuts`]    | where text may be cut to be worked on in parallel |
@@ -18,24 +19,29 @@ mod cache;
 mod count;
 pub mod cuts;
 mod merge;
+mod oniguruma;
 mod pairs;
 pub mod pattern;
 pub mod printable;
-mod special;
+pub mod special;
+pub mod split;
 mod tables;
 pub mod train;
 mod unicode;
 
 pub use pattern::Pattern;
-pub use special::{SpecialToken, Specials};
+pub use special::{Matching, SpecialToken, Specials};
+pub use split::Split;
 
 use super::{END_OF_TEXT, SpecialText};
 use crate::shown::quoted;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use cache::WordCache;
 use merge::Merges;
 use pattern::Scanner;
+use printable::bytes_of;
 use rayon::prelude::*;
+use special::{Stage, Stretch};
 use std::borrow::Cow;
 use std::sync::Mutex;
 use tables::WordMap;
@@ -49,12 +55,13 @@ const ENDS: [&str; 2] = [END_OF_TEXT, "<|end_of_text|>"];
 /// What a tokenizer is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BpeParts {
-    pub pattern: Pattern,
+    /// How text is cut into pieces: by one of the known patterns, or in steps as a file says; without any, not at all.
+    pub splits: Vec<Split>,
     /// Whether text is brought into Unicode's form NFC first.
     pub nfc: bool,
     /// Whether a piece that is a token itself is that token, even where merging would not lead there.
     pub whole_pieces: bool,
-    /// The bytes of each id; `None` for special tokens and for ids that are not used.
+    /// The bytes of each id; `None` for ids that only an added token has, and for those that are not used.
     pub tokens: Vec<Option<Vec<u8>>>,
     /// Ids of the left and the right part, in the order of learning.
     pub merges: Vec<(u32, u32)>,
@@ -80,7 +87,8 @@ impl BpeTokenizer {
     /// Checks that the parts fit together.
     ///
     /// Errors: a byte without a token; two ids of the same bytes; a merge of ids that are no tokens, or whose bytes
-    /// together are none; a special token that is empty, occurs twice or has an ordinary token's id.
+    /// together are none; an added token that is empty, occurs twice or has the id of an ordinary token that is written
+    /// otherwise.
     pub fn new(mut parts: BpeParts) -> Result<BpeTokenizer> {
         // One form for one tokenizer, however it was made.
         parts.tokens.truncate(parts.tokens.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
@@ -104,10 +112,14 @@ impl BpeTokenizer {
             })?;
             merges.push((left, right, id));
         }
-        let specials = Specials::new(parts.specials.clone())?;
+        let specials = Specials::new(parts.specials.clone(), parts.nfc)?;
         for SpecialToken { id, text, .. } in specials.tokens() {
-            let taken = parts.tokens.get(*id as usize).is_some_and(Option::is_some);
-            ensure!(!taken, "special token {}: found id {id}, which an ordinary token has", quoted(text));
+            let ordinary = parts.tokens.get(*id as usize).and_then(Option::as_ref);
+            ensure!(
+                ordinary.is_none() || ordinary == bytes_of(text).as_ref(),
+                "special token {}: found id {id}, which an ordinary token has",
+                quoted(text)
+            );
         }
         if let Some(begin) = parts.begin {
             ensure!(specials.get(begin).is_some(), "begin: found id {begin}, expected that of a special token");
@@ -161,67 +173,96 @@ impl BpeTokenizer {
         special.is_some()
     }
 
-    /// The ids of `text`, on this thread. Error: a special token in it where they are forbidden.
+    /// The first place after `from` where `text` may be cut in two without other ids than those of both parts;
+    /// `None` as [`cuts::next_cut`], and where nobody knows such places.
+    pub fn next_cut(&self, text: &[u8], from: usize) -> Option<usize> {
+        if !matches!(self.parts.splits[..], [Split::Known(_)]) || self.parts.nfc && self.specials.are_normalised() {
+            return None;
+        }
+        let mut cut = cuts::next_cut(text, from, &self.specials)?;
+        while self.parts.nfc && !text[cut].is_ascii() {
+            cut = cuts::next_cut(text, cut, &self.specials)?; // what normalisation may join is not cut
+        }
+        Some(cut)
+    }
+
+    /// The ids of `text`, on this thread. Errors: a special token in it where they are forbidden; a regular expression
+    /// that gave up.
     pub fn encode(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3);
-        if specials == SpecialText::Forbid
-            && let Some((at, token)) = self.specials.first_in(text)
-        {
-            bail!("encode: found the special token {} at byte {at}, expected ordinary text", quoted(&token.text));
-        }
         let mut cache = self.caches.take();
-        if specials == SpecialText::Allow {
-            self.encode_allowing(text, &mut cache, &mut out);
-        } else {
-            self.push_ordinary(text, &mut cache, &mut out);
-        }
+        let pushed = self.push(text, Stage::Raw, specials, &mut cache, &mut out);
         self.caches.give_back(cache);
+        pushed.map_err(|error| anyhow!("encode: {error}"))?;
         Ok(out)
     }
 
-    /// The ids of any bytes: text as ordinary text, what is not UTF-8 as pieces of its own.
-    pub fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+    /// The ids of any bytes: text as ordinary text, what is not UTF-8 as pieces of its own. Error: a regular expression
+    /// that gave up.
+    pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>> {
         let mut out = Vec::new();
-        let mut cache = self.caches.take();
         for chunk in bytes.utf8_chunks() {
-            self.push_ordinary(chunk.valid(), &mut cache, &mut out);
+            out.extend(self.encode(chunk.valid(), SpecialText::Text)?);
             self.push_piece(chunk.invalid(), &mut out);
         }
-        self.caches.give_back(cache);
-        out
+        Ok(out)
     }
 
-    /// The ids that [`encode`](Self::encode) gives; a long text is cut into parts for all threads. Error: a special
-    /// token in the text where they are forbidden.
+    /// The ids that [`encode`](Self::encode) gives; a long text is cut into parts for all threads. Errors: as there.
     pub fn encode_parallel(&self, text: &str, specials: SpecialText) -> Result<Vec<u32>> {
-        // Places in an error are those in the whole text; and what normalisation joins must not be cut.
-        if text.len() <= PART || specials == SpecialText::Forbid || self.parts.nfc && !text.is_ascii() {
+        // Places in an error are those in the whole text.
+        if text.len() <= PART || specials == SpecialText::Forbid {
             return self.encode(text, specials);
         }
-        let parts = cuts::parts(text, PART, &self.specials);
+        let (mut parts, mut start) = (Vec::new(), 0);
+        while start < text.len() {
+            let end = self.next_cut(text.as_bytes(), start + PART).unwrap_or(text.len());
+            parts.push(&text[start..end]);
+            start = end;
+        }
         let ids: Vec<Vec<u32>> = parts.par_iter().map(|part| self.encode(part, specials)).collect::<Result<_>>()?;
         Ok(ids.concat())
     }
 
-    fn encode_allowing(&self, text: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
-        let mut rest = text;
-        while let Some((at, token)) = self.specials.first_in(rest) {
-            self.push_ordinary(&rest[..at], cache, out);
-            out.push(token.id);
-            rest = &rest[at + token.text.len()..];
+    /// Appends the ids of a text, or of a stretch of one in which no token was found before it was normalised.
+    fn push(
+        &self,
+        text: &str,
+        stage: Stage,
+        specials: SpecialText,
+        cache: &mut WordCache,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        for stretch in self.specials.split(text, stage, specials) {
+            match (stretch, stage) {
+                (Stretch::Token(at, token), _) if token.special && specials == SpecialText::Forbid => {
+                    bail!("found the special token {} at byte {at}, expected ordinary text", quoted(&token.text))
+                }
+                (Stretch::Token(_, token), _) => out.push(token.id),
+                (Stretch::Text(text), Stage::Raw) => {
+                    self.push(&self.normalised(text), Stage::Normalised, specials, cache, out)?;
+                }
+                (Stretch::Text(text), Stage::Normalised) => self.push_ordinary(text, cache, out)?,
+            }
         }
-        self.push_ordinary(rest, cache, out);
+        Ok(())
     }
 
-    /// Appends the ids of a text without special tokens.
-    fn push_ordinary(&self, text: &str, cache: &mut WordCache, out: &mut Vec<u32>) {
-        let text = self.normalised(text);
-        let scanner = Scanner::new(self.parts.pattern, &text);
-        let mut start = 0;
-        while let Some(end) = scanner.end_of_piece(start) {
-            cache.push(text.as_bytes(), (start, end), out, |piece, out| self.push_piece(piece, out));
-            start = end;
+    /// Appends the ids of normalised text without added tokens.
+    fn push_ordinary(&self, text: &str, cache: &mut WordCache, out: &mut Vec<u32>) -> Result<()> {
+        if let [Split::Known(pattern)] = self.parts.splits[..] {
+            let scanner = Scanner::new(pattern, text);
+            let mut start = 0;
+            while let Some(end) = scanner.end_of_piece(start) {
+                cache.push(text.as_bytes(), (start, end), out, |piece, out| self.push_piece(piece, out));
+                start = end;
+            }
+            return Ok(());
         }
+        for piece in split::pieces(&self.parts.splits, text)? {
+            cache.push(piece.as_bytes(), (0, piece.len()), out, |piece, out| self.push_piece(piece, out));
+        }
+        Ok(())
     }
 
     fn normalised<'a>(&self, text: &'a str) -> Cow<'a, str> {
@@ -262,7 +303,7 @@ impl Clone for BpeTokenizer {
 impl std::fmt::Debug for BpeTokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let (size, merges) = (self.vocab_size(), self.parts.merges.len());
-        write!(f, "BpeTokenizer({:?}, {size} ids, {merges} merges)", self.parts.pattern)
+        write!(f, "BpeTokenizer({:?}, {size} ids, {merges} merges)", self.parts.splits)
     }
 }
 

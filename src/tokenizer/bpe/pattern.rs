@@ -46,6 +46,14 @@ impl Pattern {
         }
     }
 
+    /// The pattern of a regular expression as files spell it; `None` for any other.
+    pub fn of_regex(regex: &str) -> Option<Pattern> {
+        /// GPT-2's as its authors wrote it.
+        const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+        let known = Pattern::ALL.into_iter().find(|pattern| pattern.regex() == regex);
+        known.or((regex == GPT2).then_some(Pattern::Gpt2))
+    }
+
     /// The pieces of `text`, in order; joined they are the text again.
     pub fn pieces(self, text: &str) -> Pieces<'_> {
         Pieces { scanner: Scanner::new(self, text), text, start: 0 }

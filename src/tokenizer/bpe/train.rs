@@ -15,7 +15,7 @@
 use super::count::{Counts, Reading, count_files};
 use super::pairs::Pairs;
 use super::tables::WordMap;
-use super::{BpeParts, BpeTokenizer, Pattern, SpecialToken, Specials, printable};
+use super::{BpeParts, BpeTokenizer, Pattern, SpecialToken, Specials, Split, printable};
 use crate::shown::quoted;
 use anyhow::{Result, ensure};
 use std::path::PathBuf;
@@ -83,8 +83,7 @@ impl BpeTrainer {
     /// bits.
     pub fn check(&self) -> Result<Specials> {
         let tokens = (BYTES as u32..).zip(&self.specials);
-        let specials =
-            Specials::new(tokens.map(|(id, text)| SpecialToken { id, text: text.clone(), hidden: true }).collect())?;
+        let specials = Specials::new(tokens.map(|(id, text)| SpecialToken::new(id, text)).collect(), false)?;
         for text in &self.specials {
             // In tokenizer.json ordinary tokens are written in printable characters, beside special ones in their own.
             let ordinary = printable::bytes_of(text).is_some_and(|bytes| bytes.len() == 1 || bytes != text.as_bytes());
@@ -115,12 +114,12 @@ impl BpeTrainer {
         let Learner { tokens, merges, .. } = learner;
         let special = (BYTES as u32..).zip(&self.specials);
         BpeTokenizer::new(BpeParts {
-            pattern: self.pattern,
+            splits: vec![Split::Known(self.pattern)],
             nfc: false,
             whole_pieces: false,
             tokens: tokens.into_iter().map(|token| (!token.is_empty()).then_some(token)).collect(),
             merges,
-            specials: special.map(|(id, text)| SpecialToken { id, text: text.clone(), hidden: true }).collect(),
+            specials: special.map(|(id, text)| SpecialToken::new(id, text)).collect(),
             begin: None,
         })
     }
