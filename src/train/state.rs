@@ -49,7 +49,7 @@ pub struct Source {
     /// their place; like the next one empty where another program made the checkpoint.
     #[serde(default)]
     pub ids: String,
-    /// The tokenizer's fingerprint ([`tokenizer_json::fingerprint`]), in hexadecimal.
+    /// The tokenizer's fingerprint ([`fingerprint`](crate::formats::tokenizer_json::fingerprint)), in hexadecimal.
     #[serde(default)]
     pub tokenizer: String,
     /// The part of the tokens kept for validation, from the end.

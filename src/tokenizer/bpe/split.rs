@@ -85,7 +85,7 @@ impl PartialEq for RegexSplit {
 }
 
 impl RegexSplit {
-    /// Error: an expression that cannot be read, or means something else in [`oniguruma`](super::oniguruma).
+    /// Error: an expression that cannot be read, or means something else in the dialect of files.
     pub fn new(source: &str, behavior: Behavior, invert: bool) -> Result<RegexSplit> {
         let regex = translated(source).and_then(|source| Regex::new(&source).map_err(|error| anyhow!(message(error))));
         let regex = regex
