@@ -37,11 +37,15 @@ pub struct EncodeArgs {
     /// forbid: an error
     #[arg(long, default_value = "text", value_name = "text|allow|forbid", value_parser = parse_special)]
     special_tokens: SpecialText,
-    /// Read bytes that are not UTF-8 as U+FFFD instead of refusing them
+    /// The token that ends a document; none: documents touch [default: eos_token of a tokenizer_config.json beside
+    /// tokenizer.json, or else <|endoftext|> or <|end_of_text|>]
+    #[arg(long, value_name = "TEXT|none")]
+    end_of_text: Option<String>,
+    /// Read bytes that are not UTF-8, and halves of surrogate pairs in JSON, as U+FFFD instead of refusing them
     #[arg(long)]
     lossy: bool,
-    /// A text, which is one document; a .jsonl, with a document in "text" on each line; a directory of .txt and .jsonl
-    /// files
+    /// A text, which is one document; lines of JSON (.jsonl, .ndjson), with a document in "text" on each; a directory of
+    /// .txt, .jsonl and .ndjson files
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 }
@@ -72,7 +76,12 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     if args.shard_tokens == 0 {
         return argument(Err(anyhow!("--shard-tokens: found 0, expected at least 1")));
     }
-    let tokenizer = tokenizer_json::read_with(&args.tokenizer, &mut |warning| warn(warning, quiet))?;
+    let mut tokenizer = tokenizer_json::read_with(&args.tokenizer, &mut |warning| warn(warning, quiet))?;
+    let touch = args.end_of_text.as_deref() == Some("none");
+    if let Some(text) = &args.end_of_text {
+        let end = (!touch).then_some(text.as_str());
+        tokenizer.set_end_of_text(end).with_context(|| format!("--end-of-text: {}", shown_path(&args.tokenizer)))?;
+    }
     let files = encode::files(&args.files)?;
     let total = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();
     let bar = bar(total, "{bar:30} {bytes}/{total_bytes}  {eta} left", quiet);
@@ -81,6 +90,7 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
         shard_tokens: args.shard_tokens,
         lossy: args.lossy,
         specials: args.special_tokens,
+        touch,
         ..Settings::default()
     };
     let done = encode(&files, &args.out, &tokenizer, settings, &|bytes| bar.inc(bytes), &signals::interrupted);

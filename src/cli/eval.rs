@@ -16,7 +16,7 @@ pub struct EvalArgs {
     /// Model directory
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// Text to predict: a file, a directory of files, or of shards
+    /// Text to predict: a file, lines of JSON with a document in "text" on each, a directory of files, or of shards
     #[arg(long, value_name = "FILE|DIR")]
     data: PathBuf,
     /// Sequences computed at once; changes the speed only

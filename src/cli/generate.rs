@@ -1,15 +1,17 @@
 //! `handgrad generate`
 
 use super::{ComputeArgs, argument, load_model, note, signals, warn};
-use crate::data::corpus::read_text;
+use crate::data::text::{self, Lossy};
 use crate::formats::generation_config::end_of_text_ids;
 use crate::formats::model_dir;
 use crate::generate::{Request, Sampler, Stop, check, generate, generate_batch};
 use crate::nn::Transformer;
+use crate::shown::shown_path;
 use crate::tokenizer::{SpecialText, StreamDecoder, Tokenizer};
 use crate::train::memory::inference::check_generation;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -55,7 +57,11 @@ pub fn run(args: GenerateArgs, quiet: bool) -> Result<u8> {
     let mut sampler = argument(Sampler::new(args.temperature, args.top_p, args.seed))?;
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => read_text(path).context("--prompt-file")?,
+        (None, Some(path)) => {
+            let bytes =
+                fs::read(path).with_context(|| format!("--prompt-file: {}: cannot be read", shown_path(path)))?;
+            text::utf8(bytes, &format!("--prompt-file: {}", shown_path(path)), 0, Lossy::No)?
+        }
         (None, None) => String::new(),
     };
     let prompts: Vec<&str> = if args.batch { text.lines().collect() } else { vec![&text] };

@@ -1,6 +1,7 @@
 //! `handgrad tokenizer`: train, encode, decode, export.
 
 use super::{argument, note, thousands, warn};
+use crate::data::text::{self, Lossy};
 use crate::formats::{tiktoken, tokenizer_json};
 use crate::shown::{quoted, shown_path};
 use crate::tokenizer::bpe::split::one_regex;
@@ -43,7 +44,8 @@ pub struct TrainArgs {
     /// The tokenizer.json to write
     #[arg(long, value_name = "FILE.json")]
     out: PathBuf,
-    /// Text files; no word reaches from one into the next
+    /// Text files, or lines of JSON (.jsonl, .ndjson) with a text in "text" on each; no word reaches from one text into the
+    /// next
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -112,7 +114,8 @@ pub fn run(command: TokenizerCommand, quiet: bool) -> Result<u8> {
 
 fn train(args: TrainArgs, quiet: bool) -> Result<u8> {
     let TrainArgs { vocab_size, special, pattern, lossy, out, files } = args;
-    let trainer = BpeTrainer { specials: special, pattern, lossy, ..BpeTrainer::new(vocab_size) };
+    let trainer =
+        BpeTrainer { specials: special, pattern, lossy, lines: Some(text::LINES), ..BpeTrainer::new(vocab_size) };
     let specials = argument(trainer.check())?;
     // Learning may take long: what could not be written then is refused now.
     ensure!(!out.is_dir(), "--out {}: found a directory, expected a file to write", shown_path(out));
@@ -185,17 +188,7 @@ impl Watcher for TrainProgress {
 fn encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     let tokenizer = tokenizer_json::read_with(&args.tokenizer, &mut |warning| warn(warning, quiet))?;
     let (bytes, place) = input(args.file.as_deref())?;
-    let text = match String::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) if args.lossy => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-        Err(error) => {
-            let at = error.utf8_error().valid_up_to();
-            let byte = error.as_bytes()[at];
-            bail!(
-                "{place}: found byte 0x{byte:02X} at offset {at}, expected UTF-8 text (--lossy replaces what is not)"
-            );
-        }
-    };
+    let text = text::utf8(bytes, &place, 0, Lossy::flag(args.lossy))?;
     let ids = tokenizer.encode_as(&text, args.special_tokens).with_context(|| place)?;
     let mut stdout = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     for (i, id) in ids.iter().enumerate() {

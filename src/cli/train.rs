@@ -22,8 +22,8 @@ pub struct TrainArgs {
     /// The model from a config.json instead of the preset's
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
-    /// Text to train on: a file, a directory of files, or of shards that handgrad data encode made [default: this project's own
-    /// sources and guide]
+    /// Text to train on: a file, lines of JSON (.jsonl, .ndjson) with a document in "text" on each, a directory of files, or
+    /// of shards that handgrad data encode made [default: this project's own sources and guide]
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
     /// char: the characters of the data; bytes: 256 bytes; or a tokenizer.json [default: char; of shards, the one that made them]

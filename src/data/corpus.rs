@@ -1,5 +1,6 @@
 //! The text that a model learns from: a list of documents, from files or built in.
 
+use super::text;
 use crate::shown::shown_path;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -17,9 +18,9 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// A file is one document. A directory is a document per file in it and in its subdirectories, by path; what is hidden
-    /// or empty there is left out. Text is taken byte by byte as it is: line endings are kept.
-    /// Errors, each with the path: nothing there, no text, not UTF-8 (with the offset of the first bad byte).
+    /// The documents of a file, see [`text`](super::text), or of the files in a directory and its subdirectories, by path;
+    /// what is hidden or empty there is left out. Text is taken byte by byte as it is: line endings are kept.
+    /// Errors, each with the path: nothing there, no text; those of [`text::read`].
     pub fn load(path: &Path) -> Result<Corpus> {
         let place = shown_path(path);
         let meta = fs::metadata(path)
@@ -34,10 +35,7 @@ impl Corpus {
         }
         let mut documents = Vec::with_capacity(files.len());
         for file in &files {
-            let text = read_text(file)?;
-            if !text.is_empty() {
-                documents.push(text);
-            }
+            documents.extend(text::read(file)?.into_iter().filter(|text| !text.is_empty()));
         }
         match (documents.is_empty(), meta.is_dir()) {
             (true, true) => bail!("{place}: found {} files, all empty, expected text", files.len()),
@@ -80,16 +78,4 @@ pub(super) fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A file's text, byte by byte as it is. Errors: a file that cannot be read; not UTF-8, with the offset of the first bad
-/// byte.
-pub fn read_text(path: &Path) -> Result<String> {
-    let place = shown_path(path);
-    let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;
-    String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        let byte = error.as_bytes()[offset];
-        anyhow::anyhow!("{place}: found byte 0x{byte:02X} at offset {offset}, expected UTF-8 text")
-    })
 }

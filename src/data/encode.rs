@@ -7,13 +7,13 @@
 use super::corpus::list;
 use super::progress::{EncodingPlan, InputFile, Progress, begin, save};
 use super::shard::{self, Format};
+use super::text::{self, Kind, Lossy};
 use crate::formats::atomic;
 use crate::formats::lock::Lock;
-use crate::shown::{json_error, shown_path};
+use crate::shown::shown_path;
 use crate::tokenizer::{SpecialText, Tokenizer};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
-use serde::Deserialize;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,10 @@ use std::path::{Path, PathBuf};
 const BATCH: usize = 1 << 24;
 /// Bytes that a thread encodes at a time, about.
 const PART: usize = 1 << 19;
+
+/// What to say where documents would touch.
+pub const NO_END: &str = "found several documents and a tokenizer with no token that ends one, expected \
+    handgrad data encode with --end-of-text TEXT, which names it, or none, which lets them touch";
 
 /// How to encode.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,8 @@ pub struct Settings {
     pub lossy: bool,
     /// What a special token's text within a text becomes.
     pub specials: SpecialText,
+    /// Whether documents may touch, where the tokenizer has no token that ends them.
+    pub touch: bool,
     /// Bytes of a batch, about.
     pub batch: usize,
     /// Bytes that a thread encodes at a time, about; the ids do not depend on it.
@@ -40,11 +46,18 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { shard_tokens: 1 << 25, lossy: false, specials: SpecialText::Text, batch: BATCH, part: PART }
+        Settings {
+            shard_tokens: 1 << 25,
+            lossy: false,
+            specials: SpecialText::Text,
+            touch: false,
+            batch: BATCH,
+            part: PART,
+        }
     }
 }
 
-/// The files to encode: those named, and all `.txt` and `.jsonl` in the directories named, by path.
+/// The files to encode: those named, and all `.txt`, `.jsonl` and `.ndjson` in the directories named, by path.
 /// Errors: nothing there; a pipe or device; a directory that cannot be listed or has no such file.
 pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
@@ -58,8 +71,10 @@ pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
         let mut found = Vec::new();
         list(input, &mut found)?;
-        found.retain(|path| path.extension().is_some_and(|ending| ending == "txt" || ending == "jsonl"));
-        ensure!(!found.is_empty(), "{place}: found no .txt or .jsonl files in the directory, expected some");
+        found.retain(|path| {
+            path.extension().is_some_and(|ending| ending == "txt" || ending == "jsonl" || ending == "ndjson")
+        });
+        ensure!(!found.is_empty(), "{place}: found no .txt, .jsonl or .ndjson files in the directory, expected some");
         found.sort();
         all.append(&mut found);
     }
@@ -69,7 +84,8 @@ pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
 /// Encodes files into shards in `out`, or goes on with it. `progress` hears how many bytes of files have been read
 /// since it was last called; `interrupted` is asked between batches.
 ///
-/// Errors: text that is not UTF-8 or that the tokenizer refuses, a line of JSON without `text`, each with its place;
+/// Errors: text that is not UTF-8 or that the tokenizer refuses, a line of JSON without `text`, a file that holds no text,
+/// several documents without a token that ends one, each with its place;
 /// `out` holds another run or is being written; no tokens at all; a disk that is full. What was written before stays,
 /// and the same call goes on behind it.
 pub fn encode(
@@ -83,7 +99,7 @@ pub fn encode(
     let format = Format::of(tokenizer);
     atomic::make_directories(out)?;
     let _lock = Lock::take(out)?;
-    let mut state = begin(plan(files, settings, format)?, out, tokenizer, format)?;
+    let mut state = begin(plan(files, settings, tokenizer, format)?, out, tokenizer, format)?;
     let done_before: u64 = state.plan.files[..state.file].iter().map(|source| source.bytes).sum();
     progress(done_before + state.offset);
     let mut now = state.clone();
@@ -96,6 +112,8 @@ pub fn encode(
         let batch = TextBatch::read(&files[now.file], &mut now, settings, tokenizer)?;
         progress(batch.end - before);
         batch.encode(&files[now.file], tokenizer, settings.specials, &mut now, &mut ids)?;
+        let touches = now.documents > 1 && tokenizer.end_of_text().is_none() && !settings.touch;
+        ensure!(!touches, "{}: {NO_END}", shown_path(&files[now.file]));
         now.offset = batch.end;
         if batch.end == now.plan.files[now.file].bytes {
             (now.file, now.offset, now.line) = (now.file + 1, 0, 0);
@@ -114,13 +132,14 @@ pub fn encode(
     Ok(now)
 }
 
-fn plan(files: &[PathBuf], settings: Settings, format: Format) -> Result<EncodingPlan> {
+fn plan(files: &[PathBuf], settings: Settings, tokenizer: &Tokenizer, format: Format) -> Result<EncodingPlan> {
     Ok(EncodingPlan {
         fingerprint: format!("{:016x}", format.fingerprint),
         shard_tokens: settings.shard_tokens,
         batch: settings.batch,
         lossy: settings.lossy,
         specials: format!("{:?}", settings.specials),
+        end_of_text: tokenizer.end_of_text(),
         files: files.iter().map(|path| InputFile::of(path)).collect::<Result<_>>()?,
     })
 }
@@ -155,7 +174,8 @@ struct Unit {
 impl TextBatch {
     fn read(path: &Path, now: &mut Progress, settings: Settings, tokenizer: &Tokenizer) -> Result<TextBatch> {
         let (start, size) = (now.offset, now.plan.files[now.file].bytes);
-        let lines = path.extension().is_some_and(|ending| ending == "jsonl");
+        let lines = text::kind(path)? == Kind::Lines;
+        let (place, lossy) = (shown_path(path), Lossy::flag(settings.lossy));
         let mut wanted = settings.batch as u64;
         loop {
             let end = size.min(start + wanted + 4096);
@@ -169,11 +189,13 @@ impl TextBatch {
                 wanted *= 2;
                 continue;
             };
-            let place = TextOrigin { path, start };
             let units = match lines {
-                true => json_lines(&bytes[..cut], &place, &mut now.line, settings.lossy)?,
+                true => text::documents(&bytes[..cut], &place, start, &mut now.line, lossy)?
+                    .into_iter()
+                    .map(|(line, text)| Unit { text, place: line as u64, begins: true, ends: true })
+                    .collect(),
                 false => {
-                    let text = place.text(&bytes[..cut], 0, settings.lossy)?;
+                    let text = text::document(bytes[..cut].to_vec(), &place, start, lossy)?;
                     text_units(text, start, start + cut as u64 == size, tokenizer, settings.part)
                 }
             };
@@ -239,60 +261,4 @@ fn text_units(text: String, start: u64, ends: bool, tokenizer: &Tokenizer, part:
         Unit { text: text[cuts[i]..end].to_string(), place, begins: place == 0, ends: ends && i == last }
     };
     (0..=last).map(part).collect()
-}
-
-/// The `text` of each line that is not blank.
-fn json_lines(bytes: &[u8], place: &TextOrigin, line: &mut usize, lossy: bool) -> Result<Vec<Unit>> {
-    #[derive(Deserialize)]
-    struct Line {
-        text: Option<String>,
-    }
-    let mut units = Vec::new();
-    let mut start = 0;
-    for bytes in bytes.split_inclusive(|&byte| byte == b'\n') {
-        *line += 1;
-        let text = place.text(bytes, start, lossy)?;
-        start += bytes.len();
-        if text.trim().is_empty() {
-            continue;
-        }
-        let path = shown_path(place.path);
-        // A list of one text would do as well for the reader below.
-        ensure!(
-            text.trim_start().starts_with('{'),
-            "{path}: line {line}: expected a JSON object with a text in \"text\""
-        );
-        let parsed: Line = serde_json::from_str(&text).map_err(|error| {
-            let error = json_error(&error);
-            anyhow!("{path}: line {line}: expected a JSON object with a text in \"text\": {error}")
-        })?;
-        let Some(text) = parsed.text else { bail!("{path}: line {line}: found no \"text\", expected a text there") };
-        units.push(Unit { text, place: *line as u64, begins: true, ends: true });
-    }
-    Ok(units)
-}
-
-/// Where bytes come from, for errors.
-struct TextOrigin<'a> {
-    path: &'a Path,
-    start: u64,
-}
-
-impl TextOrigin<'_> {
-    /// Error: not UTF-8, with the offset in the file.
-    fn text(&self, bytes: &[u8], offset: usize, lossy: bool) -> Result<String> {
-        match String::from_utf8(bytes.to_vec()) {
-            Ok(text) => Ok(text),
-            Err(error) if lossy => Ok(String::from_utf8_lossy(error.as_bytes()).into_owned()),
-            Err(error) => {
-                let at = error.utf8_error().valid_up_to();
-                bail!(
-                    "{}: found byte 0x{:02X} at offset {}, expected UTF-8 text (--lossy replaces what is not)",
-                    shown_path(self.path),
-                    bytes[at],
-                    self.start + (offset + at) as u64
-                )
-            }
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Data: from documents to batches of token ids.
 //!
-//! [`Corpus`] holds the documents. A tokenizer turns them into one long row of ids, [`split`] keeps its tail for
+//! [`Corpus`] holds the documents, of files that [`text`] reads. A tokenizer turns them into one long row of ids, [`split`] keeps its tail for
 //! validation, and the rest of [`batch`] cuts it into windows: a window of `T` ids has as its targets the same window
 //! one token later. What is too large for memory stands in [`shard`]s, which [`encode`] writes and [`inspect`] looks
 //! into.
@@ -11,6 +11,7 @@ pub mod encode;
 pub mod inspect;
 pub mod progress;
 pub mod shard;
+pub mod text;
 pub mod tokens;
 pub mod training_data;
 

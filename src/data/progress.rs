@@ -1,7 +1,7 @@
 //! How far an encoding is, and whether it may go on: `progress.json` beside the shards.
 
 use super::shard::{self, Format};
-use crate::formats::{atomic, read_json, tokenizer_json, write_json};
+use crate::formats::{atomic, generation_config, read_json, tokenizer_json, write_json};
 use crate::shown::{json_error, shown_path};
 use crate::tokenizer::Tokenizer;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -72,6 +72,9 @@ pub(super) struct EncodingPlan {
     pub(super) batch: usize,
     pub(super) lossy: bool,
     pub(super) specials: String,
+    /// The token that ends documents.
+    #[serde(default)]
+    pub(super) end_of_text: Option<u32>,
     pub(super) files: Vec<InputFile>,
 }
 
@@ -128,6 +131,7 @@ pub(super) fn begin(plan: EncodingPlan, out: &Path, tokenizer: &Tokenizer, forma
         }
     }
     tokenizer_json::write(&tokenizer_path, tokenizer)?;
+    generation_config::write_tokenizer_config(out, tokenizer, None)?;
     let state = Progress { plan, ..Progress::default() };
     save(out, &state)?;
     Ok(state)

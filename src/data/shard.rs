@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"HGTOKENS";
+pub(super) const MAGIC: &[u8; 8] = b"HGTOKENS";
 const VERSION: u32 = 1;
 /// Bytes before the ids.
 pub const HEADER: usize = 64;

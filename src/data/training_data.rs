@@ -1,11 +1,12 @@
 //! What a model learns from or is tested on: texts, or shards of token ids.
 
+use super::encode::NO_END;
 use super::shard::{self, ShardSet};
 use super::{Corpus, Tokens, progress};
 use crate::formats::tokenizer_json;
 use crate::shown::shown_path;
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
 /// Data as `--data` names it.
@@ -54,11 +55,12 @@ impl TrainingData {
         }
     }
 
-    /// All ids in a row. Errors: a text that the tokenizer cannot encode; shards that another tokenizer made, that are
+    /// All ids in a row. Errors: a text that the tokenizer cannot encode; several without a token that ends one; shards that another tokenizer made, that are
     /// damaged, or not all there.
     pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<Tokens> {
         match self {
             TrainingData::Texts(corpus) => {
+                ensure!(!ends(corpus) || tokenizer.end_of_text().is_some(), "{}: {NO_END}", corpus.name);
                 Ok(tokenizer.encode_documents(&corpus.documents).with_context(|| corpus.name.clone())?.into())
             }
             TrainingData::Shards(dir) => {

@@ -36,16 +36,22 @@ pub fn write(dir: &Path, tokenizer: &Tokenizer, max_seq_len: usize) -> Result<()
     let ids: Map<String, Value> =
         special_ids(tokenizer).map(|(key, id)| (key.to_string(), json!(id))).into_iter().collect();
     write_json(&dir.join(FILE), &Value::Object(ids))?;
+    write_tokenizer_config(dir, tokenizer, Some(max_seq_len))
+}
+
+/// Writes `tokenizer_config.json`, with the texts of the tokens that begin and end a text. Errors: as [`write`].
+pub fn write_tokenizer_config(dir: &Path, tokenizer: &Tokenizer, max_seq_len: Option<usize>) -> Result<()> {
     let mut json = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_seq_len,
         "clean_up_tokenization_spaces": false,
     });
+    if let Some(length) = max_seq_len {
+        json["model_max_length"] = json!(length);
+    }
     for (key, id) in special_ids(tokenizer) {
-        if let Some(id) = id {
-            let text = String::from_utf8(tokenizer.decode(&[id])?).context("a special token that is not UTF-8")?;
-            json[key.trim_end_matches("_id")] = json!(text);
-        }
+        let text =
+            id.map(|id| String::from_utf8(tokenizer.decode(&[id])?).context("a special token that is not UTF-8"));
+        json[key.trim_end_matches("_id")] = json!(text.transpose()?);
     }
     write_json(&dir.join("tokenizer_config.json"), &json)
 }

@@ -13,7 +13,7 @@
 
 pub mod atomic;
 pub mod config_json;
-mod foreign;
+pub(crate) mod foreign;
 pub mod generation_config;
 pub mod lock;
 pub mod model_dir;

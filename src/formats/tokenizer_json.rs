@@ -28,13 +28,26 @@ pub fn read(path: &Path) -> Result<Tokenizer> {
     read_with(path, &mut |_| ())
 }
 
-/// Reads a tokenizer; `warn` is told of sections that are not applied. Errors: as [`read`].
+/// Reads a tokenizer; `warn` is told of what is not applied. The token that ends a document is the one that a
+/// `tokenizer_config.json` beside it names. Errors: as [`read`].
 pub fn read_with(path: &Path, warn: &mut dyn FnMut(&str)) -> Result<Tokenizer> {
     let json = read_json(path)?;
     for key in NOT_APPLIED.into_iter().filter(|key| !json[key].is_null()) {
         warn(&format!("{}: {key} is not applied, which is for batches of texts", shown_path(path)));
     }
-    from_json(&json).with_context(|| shown_path(path))
+    let mut tokenizer = from_json(&json).with_context(|| shown_path(path))?;
+    let config = path.with_file_name("tokenizer_config.json");
+    if path.ends_with("tokenizer.json") && config.exists() {
+        let json = read_json(&config)?;
+        let end = json.get("eos_token").map(|end| end.get("content").unwrap_or(end));
+        let text = end.and_then(Value::as_str);
+        if end.is_some_and(|end| text.is_some() || end.is_null())
+            && let Err(error) = tokenizer.set_end_of_text(text)
+        {
+            warn(&format!("{}: eos_token is left aside: {error:#}", shown_path(&config)));
+        }
+    }
+    Ok(tokenizer)
 }
 
 /// Writes a tokenizer atomically. Errors: a special token that the format cannot tell from an ordinary one; the file

@@ -23,7 +23,7 @@ pub use stream::StreamDecoder;
 
 use anyhow::{Context, Result, bail};
 use bpe::special::{Stage, Stretch};
-use bpe::{Specials, cuts};
+use bpe::{Specials, cuts, no_such_end};
 use rayon::prelude::*;
 use std::borrow::Cow;
 
@@ -76,6 +76,16 @@ impl Tokenizer {
             Tokenizer::Char(t) => t.has_end_of_text().then(|| t.chars().len() as u32),
             Tokenizer::Bytes(t) => t.has_end_of_text().then_some(ByteTokenizer::BYTES as u32),
             Tokenizer::Bpe(t) => t.end_of_text(),
+        }
+    }
+
+    /// Makes the added token written as `text` the one that ends documents; `None`: none does. Errors: no such token; none
+    /// where characters or bytes are the tokens, which have theirs or not.
+    pub fn set_end_of_text(&mut self, text: Option<&str>) -> Result<()> {
+        match self {
+            Tokenizer::Bpe(t) => t.set_end_of_text(text),
+            _ if text == self.end_of_text().map(|_| END_OF_TEXT) => Ok(()),
+            _ => bail!(no_such_end(text.unwrap_or("none"))),
         }
     }
 

@@ -145,7 +145,7 @@ proptest! {
 fn file_is_one_document_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("text.txt");
-    let text = "\u{feff}a\r\nb\0c\n\n\n\u{1F600} d\r";
+    let text = "\u{feff}a\r\nb\u{1}c\n\n\n\u{1F600} d\r";
     fs::write(&path, text).unwrap();
     let corpus = Corpus::load(&path).unwrap();
     assert_eq!(corpus.documents, [text]);

@@ -100,3 +100,26 @@ fn shards_of_another_tokenizer_are_refused() {
     fs::write(&progress, text.replace("\"finished\": true", "\"finished\": false")).unwrap();
     fails(dir.path(), 1, &train, &["shards", "unfinished"]);
 }
+
+#[test]
+fn the_end_of_documents_can_be_named_or_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("x.jsonl"), "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n").unwrap();
+    let train = ["tokenizer", "train", "--vocab-size", "257", "--special", "</s>", "--out", "t.json", "x.jsonl"];
+    ok(dir.path(), &train);
+    let encode = |out: &str, more: &[&str]| {
+        let args = ["data", "encode", "--tokenizer", "t.json", "--out", out];
+        [&args[..], more, &["x.jsonl"]].concat().into_iter().map(str::to_string).collect::<Vec<_>>()
+    };
+    let args = |args: &'static [&'static str], out| encode(out, args);
+    let run = |args: Vec<String>| ok(dir.path(), &args.iter().map(String::as_str).collect::<Vec<_>>());
+    let fails = |args: Vec<String>, parts: &[&str]| {
+        fails(dir.path(), 1, &args.iter().map(String::as_str).collect::<Vec<_>>(), parts);
+    };
+    fails(args(&[], "a"), &["x.jsonl", "several documents", "--end-of-text"]);
+    fails(args(&["--end-of-text", "<eot>"], "b"), &["--end-of-text", "t.json", "\"<eot>\""]);
+    assert!(run(args(&["--end-of-text", "</s>"], "c")).1.contains("5 tokens of 2 documents"));
+    assert!(run(args(&["--end-of-text", "none"], "d")).1.contains("3 tokens of 2 documents"));
+    let (shown, _) = ok(dir.path(), &["data", "inspect", "c"]);
+    assert!(shown.contains("documents            2"), "{shown}");
+}

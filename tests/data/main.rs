@@ -3,6 +3,7 @@
 mod batches;
 mod cli;
 mod directories;
+mod kinds;
 mod progress;
 mod shards;
 mod special;

@@ -253,7 +253,7 @@ fn files_become_the_documents_ids_whatever_the_batches_and_threads() {
         for (batch, threads) in [(1, 1), (64, 3), (1000, 2), (1 << 20, 2)] {
             let out = tempfile::tempdir().unwrap();
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let done = pool.install(|| run(&files, out.path(), &tokenizer, small(batch)));
+            let done = pool.install(|| run(&files, out.path(), &tokenizer, Settings { touch: true, ..small(batch) }));
             assert!(ids_in(out.path(), &tokenizer) == expected, "batches of {batch}");
             assert_eq!((done.tokens as usize, done.documents as usize), (expected.len(), documents.len()));
             assert_eq!(done.bytes as usize, documents.iter().map(String::len).sum::<usize>());
@@ -294,7 +294,7 @@ fn an_interrupted_run_goes_on_and_writes_the_same() {
     }
     // Done is done; another plan is refused.
     let again = run(&files, parts.path(), &tokenizer, small(100));
-    assert_eq!(again.shards, names(whole.path()).len() - 2);
+    assert_eq!(again.shards, names(whole.path()).len() - 3);
     for (tokenizer, settings) in [(&Tokenizer::bytes(true), small(100)), (&tokenizer, small(200))] {
         let message = message(encode(&files, parts.path(), tokenizer, settings, &|_| (), &|| false));
         assert!(message.contains("another tokenizer"), "{message}");
@@ -347,7 +347,7 @@ fn bad_texts_are_named_with_their_place() {
     assert_eq!(with("b.jsonl", b"{\"text\": \"\xFF\"}", true).unwrap(), 1);
     assert!(message(encode::files(&[dir.path().join("none")])).contains("none"));
     fs::create_dir(dir.path().join("empty")).unwrap();
-    assert!(message(encode::files(&[dir.path().join("empty")])).contains(".txt or .jsonl"));
+    assert!(message(encode::files(&[dir.path().join("empty")])).contains(".jsonl or .ndjson"));
 }
 
 #[test]

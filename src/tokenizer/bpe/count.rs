@@ -29,7 +29,19 @@ pub struct Reading {
     pub lossy: bool,
     /// Bytes of a stretch, about.
     pub stretch: usize,
+    pub lines: Option<LineFormat>,
 }
+
+/// Files whose lines hold documents: whoever knows them says which files these are, and reads them.
+#[derive(Clone, Copy, Debug)]
+pub struct LineFormat {
+    pub is_of: fn(&Path) -> Result<bool>,
+    pub documents: ReadDocuments,
+}
+
+/// The documents of whole lines, which stand at an offset of the file that a name is given for; whether what is not UTF-8
+/// becomes U+FFFD.
+pub type ReadDocuments = fn(&[u8], &str, u64, bool) -> Result<Vec<String>>;
 
 /// Pieces and how often each occurs.
 #[derive(Default)]
@@ -81,7 +93,7 @@ pub fn count_files(
     specials: &Specials,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Counts> {
-    let files: Vec<TextFile> = files.iter().map(|path| TextFile::open(path)).collect::<Result<_>>()?;
+    let files: Vec<TextFile> = files.iter().map(|path| TextFile::open(path, reading.lines)).collect::<Result<_>>()?;
     let tasks: Vec<(&TextFile, usize)> = files
         .iter()
         .flat_map(|file| (0..file.len).step_by(reading.stretch.max(1)).map(move |start| (file, start)))
@@ -119,15 +131,21 @@ pub fn count_files(
 struct TextFile {
     path: PathBuf,
     len: usize,
+    /// Where its lines hold documents.
+    lines: Option<LineFormat>,
 }
 
 impl TextFile {
-    fn open(path: &Path) -> Result<TextFile> {
+    fn open(path: &Path, lines: Option<LineFormat>) -> Result<TextFile> {
         let place = || format!("{}: cannot be read", shown_path(path));
         let meta = File::open(path).and_then(|file| file.metadata()).with_context(place)?;
         ensure!(!meta.is_dir(), "{}: found a directory, expected a text file", shown_path(path));
         ensure!(meta.is_file(), "{}: found a pipe or device, expected a regular file", shown_path(path));
-        Ok(TextFile { path: path.to_path_buf(), len: usize::try_from(meta.len())? })
+        let lines = match lines {
+            Some(format) if (format.is_of)(path)? => Some(format),
+            _ => None,
+        };
+        Ok(TextFile { path: path.to_path_buf(), len: usize::try_from(meta.len())?, lines })
     }
 
     /// Counts the stretch that begins at the first cut after `nominal`, or at the beginning of the file.
@@ -135,6 +153,13 @@ impl TextFile {
         let window = self.window(nominal, reading.stretch, specials)?;
         let bytes = &window.bytes[window.stretch.clone()];
         if bytes.is_empty() {
+            return Ok(());
+        }
+        if let Some(format) = self.lines {
+            let offset = (window.offset + window.stretch.start) as u64;
+            for document in (format.documents)(bytes, &shown_path(&self.path), offset, reading.lossy)? {
+                counts.add_text(&document, reading.pattern, specials);
+            }
             return Ok(());
         }
         let text = match (std::str::from_utf8(bytes), reading.lossy) {
@@ -174,9 +199,14 @@ impl TextFile {
             file.read_exact_at(&mut bytes, offset as u64).with_context(place)?;
             let at_end = end == self.len;
             // The first place of the file is a cut; so is its end, where no other is left.
-            let cut = |nominal: usize| match nominal {
-                0 => Some(0),
-                _ => next_cut(&bytes, (nominal - offset).min(bytes.len()), specials).or(at_end.then_some(bytes.len())),
+            let cut = |nominal: usize| {
+                let from = (nominal - offset).min(bytes.len());
+                let newline = || bytes[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at + 1);
+                match nominal {
+                    0 => Some(0),
+                    _ if self.lines.is_some() => newline().or(at_end.then_some(bytes.len())),
+                    _ => next_cut(&bytes, from, specials).or(at_end.then_some(bytes.len())),
+                }
             };
             // No cut up to the next stretch: what is here belongs to a stretch before.
             let Some(first) = cut(nominal) else { return Ok(Window { offset, stretch: 0..0, bytes }) };

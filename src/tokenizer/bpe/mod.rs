@@ -49,7 +49,7 @@ use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 /// Texts longer than this, in bytes, are encoded in parallel parts.
 const PART: usize = 1 << 20;
-/// Names of the token that ends a document, ours first, then Llama 3's.
+/// Names of the token that ends a document where nobody says which does, ours first, then Llama 3's.
 const ENDS: [&str; 2] = [END_OF_TEXT, "<|end_of_text|>"];
 
 /// What a tokenizer is made of.
@@ -74,6 +74,8 @@ pub struct BpeParts {
 pub struct BpeTokenizer {
     parts: BpeParts,
     specials: Specials,
+    /// The token that ends a document.
+    end: Option<u32>,
     /// The id of each byte.
     bytes: Box<[u32; 256]>,
     merges: Merges,
@@ -125,7 +127,8 @@ impl BpeTokenizer {
             ensure!(specials.get(begin).is_some(), "begin: found id {begin}, expected that of a special token");
         }
         let merges = Merges::new(merges)?;
-        Ok(BpeTokenizer { parts, specials, bytes, merges, vocabulary, ids, caches: Caches::default() })
+        let end = ENDS.iter().find_map(|text| specials.by_text(text)).map(|token| token.id);
+        Ok(BpeTokenizer { parts, specials, end, bytes, merges, vocabulary, ids, caches: Caches::default() })
     }
 
     pub fn parts(&self) -> &BpeParts {
@@ -147,9 +150,16 @@ impl BpeTokenizer {
         special.unwrap_or(0).max(self.parts.tokens.len())
     }
 
-    /// The special token that ends a document, if it is there under a known name.
+    /// The token that ends a document: that of [`set_end_of_text`](Self::set_end_of_text), or else one of a known name.
     pub fn end_of_text(&self) -> Option<u32> {
-        ENDS.iter().find_map(|text| self.specials.by_text(text)).map(|token| token.id)
+        self.end
+    }
+
+    /// Makes the added token written as `text` the one that ends documents; `None`: none does. Error: no such token.
+    pub fn set_end_of_text(&mut self, text: Option<&str>) -> Result<()> {
+        let id = |text: &str| self.specials.by_text(text).map(|token| token.id);
+        self.end = text.map(|text| id(text).with_context(|| no_such_end(text))).transpose()?;
+        Ok(())
     }
 
     /// The special token that a prompt begins with, if the model wants one.
@@ -290,6 +300,7 @@ impl Clone for BpeTokenizer {
         BpeTokenizer {
             parts: self.parts.clone(),
             specials: self.specials.clone(),
+            end: self.end,
             bytes: self.bytes.clone(),
             merges: self.merges.clone(),
             vocabulary: self.vocabulary.clone(),
@@ -307,11 +318,16 @@ impl std::fmt::Debug for BpeTokenizer {
     }
 }
 
-/// All else follows from the parts.
+/// All else follows from these.
 impl PartialEq for BpeTokenizer {
     fn eq(&self, other: &BpeTokenizer) -> bool {
-        self.parts == other.parts
+        self.parts == other.parts && self.end == other.end
     }
+}
+
+/// What to say where no added token is written as `text`.
+pub(super) fn no_such_end(text: &str) -> String {
+    format!("end of text: found {}, expected an added token of the tokenizer", quoted(text))
 }
 
 /// The ordinary tokens and their ids. Error: two ids of the same bytes, or one without any.

@@ -12,6 +12,7 @@
 //! visits those places, and changes only the counts of pairs beside them. The heap is told of counts that grow only: a
 //! pair whose count has fallen since is put back with its present count when it comes up.
 
+pub use super::count::LineFormat;
 use super::count::{Counts, Reading, count_files};
 use super::pairs::Pairs;
 use super::tables::WordMap;
@@ -38,6 +39,8 @@ pub struct BpeTrainer {
     pub lossy: bool,
     /// Bytes that a thread reads at a time, about; changes nothing but speed and memory.
     pub stretch: usize,
+    /// Files whose lines hold documents; without it every file is a text.
+    pub lines: Option<LineFormat>,
 }
 
 /// Who watches a training.
@@ -54,15 +57,22 @@ impl Watcher for Silent {}
 
 impl BpeTrainer {
     pub fn new(vocab_size: usize) -> BpeTrainer {
-        BpeTrainer { vocab_size, specials: Vec::new(), pattern: Pattern::Gpt2, lossy: false, stretch: STRETCH }
+        BpeTrainer {
+            vocab_size,
+            specials: Vec::new(),
+            pattern: Pattern::Gpt2,
+            lossy: false,
+            stretch: STRETCH,
+            lines: None,
+        }
     }
 
-    /// Learns from files, each a text of its own. With too little text the vocabulary comes out smaller.
+    /// Learns from files, each a text of its own, or many in lines. With too little text the vocabulary comes out smaller.
     /// Errors: those of the settings, see [`check`](Self::check); a file that cannot be read or is not UTF-8, with its
     /// name; different pieces of 4 GiB and more together.
     pub fn files(&self, files: &[PathBuf], watcher: &dyn Watcher) -> Result<BpeTokenizer> {
         let specials = self.check()?;
-        let reading = Reading { pattern: self.pattern, lossy: self.lossy, stretch: self.stretch };
+        let reading = Reading { pattern: self.pattern, lossy: self.lossy, stretch: self.stretch, lines: self.lines };
         let counts = count_files(files, reading, &specials, &|bytes| watcher.read(bytes))?;
         self.learn(counts, watcher)
     }
