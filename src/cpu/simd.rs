@@ -82,7 +82,6 @@ fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
 pub trait Number: num_traits::Float + num_traits::NumAssign + std::iter::Sum + Send + Sync {
     /// eˣ, in f32 by a polynomial that the compiler can run on a whole vector register.
     fn exp_simd(self) -> Self;
-    fn tanh_simd(self) -> Self;
 }
 
 impl Number for f32 {
@@ -90,18 +89,11 @@ impl Number for f32 {
     fn exp_simd(self) -> f32 {
         exp(self)
     }
-    #[inline(always)]
-    fn tanh_simd(self) -> f32 {
-        tanh(self)
-    }
 }
 
 impl Number for f64 {
     fn exp_simd(self) -> f64 {
         self.exp()
-    }
-    fn tanh_simd(self) -> f64 {
-        self.tanh()
     }
 }
 
@@ -136,20 +128,6 @@ pub fn exp(x: f32) -> f32 {
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
-}
-
-/// Hyperbolic tangent to 2 ulp: an odd polynomial near zero, where 1 - 2/(e^2x + 1) would cancel.
-#[inline(always)]
-pub fn tanh(x: f32) -> f32 {
-    let z = x * x;
-    let mut p = -5.704_988_7e-3;
-    p = p * z + 2.063_909e-2;
-    p = p * z - 5.373_971_6e-2;
-    p = p * z + 1.333_144_2e-1;
-    p = p * z - 3.333_328e-1;
-    let near = ((p * z) * x + x).copysign(x);
-    let far = (1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0)).copysign(x);
-    if x.abs() < 0.625 { near } else { far }
 }
 
 #[cfg(test)]
@@ -205,21 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn tanh_is_accurate() {
-        accurate(-10.0..10.0, 2.0, tanh, f64::tanh);
-        accurate(-0.7..0.7, 2.0, tanh, f64::tanh);
-        accurate(0.0..1e-3, 1.0, tanh, f64::tanh);
-    }
-
-    #[test]
     fn limits() {
         let inf = f32::INFINITY;
-        for f in [exp, tanh] {
-            assert!(f(f32::NAN).is_nan() && f(-f32::NAN).is_nan());
-        }
+        assert!(exp(f32::NAN).is_nan() && exp(-f32::NAN).is_nan());
         assert_eq!([-inf, -200.0, -104.5, 0.0, 89.0, 1e30, inf].map(exp), [0.0, 0.0, 0.0, 1.0, inf, inf, inf]);
-        assert_eq!([-inf, -50.0, 0.0, 50.0, inf].map(tanh), [-1.0, -1.0, 0.0, 1.0, 1.0]);
         assert!(exp(-103.0) > 0.0, "no abrupt underflow");
-        assert!(tanh(-0.0).is_sign_negative() && tanh(1e-40) == 1e-40);
     }
 }
