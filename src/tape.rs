@@ -10,7 +10,8 @@
 //! backward   dx = (∂f/∂x)ᵀ dy          (d‥ stands for ∂loss/∂‥ everywhere in this crate)
 //! ```
 //!
-//! If a value is used more than once, the gradients of all uses add up in the sink. Three rules keep the engine small:
+//! If a value is used more than once, the gradients of all uses add up in the sink; those of several tapes do if each
+//! begins with the sums of the one before ([`Tape::onto`]). Three rules keep the engine small:
 //!
 //! * `backward` takes the tape by value and each closure is called once and consumed, so saved activations are freed as
 //!   the walk passes;
@@ -104,6 +105,8 @@ pub struct Tape {
     values: usize,
     traced: Option<Vec<(String, Tensor)>>,
     rounding: Option<DType>,
+    /// What gradients of leaves are added to.
+    sums: Gradients,
 }
 
 impl Default for Tape {
@@ -115,7 +118,12 @@ impl Default for Tape {
 impl Tape {
     /// A tape for training.
     pub fn new() -> Tape {
-        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0, traced: None, rounding: None }
+        Tape::onto(Gradients::default())
+    }
+
+    /// A tape whose gradients are added to `sums`, which its `backward` gives back: for a batch in several parts.
+    pub fn onto(sums: Gradients) -> Tape {
+        Tape { recording: true, nodes: vec![], leaves: HashMap::new(), values: 0, traced: None, rounding: None, sums }
     }
 
     /// A tape that records nothing.
@@ -216,6 +224,9 @@ impl Tape {
     /// Gradients of Σᵢ ⟨cotangentᵢ, outputᵢ⟩ with respect to every leaf.
     pub fn backward_from(mut self, seeds: &[(&Var, Tensor)]) -> Result<Gradients> {
         let mut gradients: Vec<Option<Tensor>> = vec![None; self.values];
+        for (name, leaf) in &self.leaves {
+            gradients[leaf.id.0] = self.sums.remove(name);
+        }
         for (output, cotangent) in seeds {
             let Some(id) = output.id else { bail!("backward: the output depends on no leaf of this tape") };
             ensure!(
@@ -232,7 +243,7 @@ impl Tape {
             let mut sink = Sink { inputs: &node.inputs, gradients: &mut gradients, rounding: self.rounding };
             (node.backward)(d_outputs, &mut sink)?;
         }
-        let mut by_name = HashMap::new();
+        let Gradients { mut by_name } = self.sums; // of leaves that this tape does not have
         for (name, leaf) in self.leaves {
             if let Some(gradient) = gradients[leaf.id.0].take() {
                 assert_eq!(gradient.shape(), leaf.shape, "gradient of {name}");
@@ -289,6 +300,7 @@ fn add_into<F: Float>(sum: &mut [F], x: &[F]) {
 }
 
 /// What `backward` found, by the leaf's name: the one place between backward and optimizer.
+#[derive(Default)]
 pub struct Gradients {
     by_name: HashMap<String, Tensor>,
 }

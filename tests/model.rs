@@ -116,8 +116,11 @@ fn weights_are_drawn_as_told() {
     near(std_of(&normal.layers[1].attn.o_proj.weight.value), scaled);
     near(std_of(&normal.layers[3].ffn.down_proj.weight.value), scaled);
     near(std_of(&model(Init::Normal { std: 0.02 }, false).layers[1].attn.o_proj.weight.value), 0.02);
-    near(std_of(&model(Init::Xavier, false).layers[0].ffn.up_proj.weight.value), (2.0 / (128.0 + 352.0_f64)).sqrt());
-    near(std_of(&model(Init::He, false).layers[0].ffn.up_proj.weight.value), (2.0 / 128.0_f64).sqrt());
+    near(
+        std_of(&model(Init::XavierNormal, false).layers[0].ffn.up_proj.weight.value),
+        (2.0 / (128.0 + 352.0_f64)).sqrt(),
+    );
+    near(std_of(&model(Init::HeNormal, false).layers[0].ffn.up_proj.weight.value), (2.0 / 128.0_f64).sqrt());
 
     let truncated = model(Init::TruncatedNormal { std: 0.02 }, false);
     let largest = truncated.embed_tokens.weight.value.to_f64_vec().unwrap().iter().fold(0.0_f64, |m, x| m.max(x.abs()));

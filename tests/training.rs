@@ -7,6 +7,7 @@ use handgrad::nn::{ModelConfig, Module, Transformer};
 use handgrad::optim::{AdamW, AdamWConfig, clip_grad_norm};
 use handgrad::tokenizer::Tokenizer;
 use handgrad::train::directory::{Replace, newest_whole, prepare_out};
+use handgrad::train::recipe::Order;
 use handgrad::train::run::{Outcome, Run, Silent};
 use handgrad::train::state::{self, Source};
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
@@ -259,14 +260,20 @@ fn evaluating_does_not_change_training() {
 
 #[test]
 fn a_resumed_run_is_the_same_run() {
-    let (straight, losses) = train(recipe(16));
+    resumed_is_the_same(&recipe(16));
+    // The place in the data is where the step is, in parts and in order too.
+    resumed_is_the_same(&Recipe { accumulate: 2, order: Order::Sequential, ..recipe(16) });
+}
+
+fn resumed_is_the_same(recipe: &Recipe) {
+    let (straight, losses) = train(recipe.clone());
     let dir = tempfile::tempdir().unwrap();
     let steps = Cell::new(0);
     let stop_at_8 = || {
         steps.set(steps.get() + 1);
         steps.get() > 7 // asked once after each step: this is step 8
     };
-    let outcome = run(dir.path(), trainer(recipe(16))).train(&mut Silent, &stop_at_8).unwrap();
+    let outcome = run(dir.path(), trainer(recipe.clone())).train(&mut Silent, &stop_at_8).unwrap();
     assert_eq!(outcome, Outcome::Interrupted { step: 8 });
 
     let state = state::read(dir.path()).unwrap();
@@ -418,12 +425,13 @@ fn a_trained_directory_holds_every_file_and_loads_as_it_was() {
 #[test]
 fn nonsense_recipes_are_refused_by_flag() {
     let good = recipe(5);
-    let cases: [(Recipe, &str); 10] = [
+    let cases: [(Recipe, &str); 11] = [
         (Recipe { warmup: 6, ..good.clone() }, "--warmup: found 6, expected at most --steps, 5"),
         (Recipe { lr: f64::NAN, ..good.clone() }, "--lr: found NaN"),
         (Recipe { lr: -1.0, ..good.clone() }, "--lr: found -1"),
         (Recipe { min_lr: 1.0, ..good.clone() }, "--min-lr: found 1"),
         (Recipe { batch_size: 0, ..good.clone() }, "--batch-size: found 0"),
+        (Recipe { accumulate: 0, ..good.clone() }, "--accumulate: found 0"),
         (Recipe { seq_len: 0, ..good.clone() }, "--seq-len: found 0"),
         (Recipe { steps: 0, ..good.clone() }, "--steps: found 0"),
         (Recipe { beta1: 1.0, ..good.clone() }, "--beta1: found 1"),

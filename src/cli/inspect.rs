@@ -166,7 +166,8 @@ fn on_device(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe, placem
 fn on_a_card(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe) -> Result<()> {
     const BYTES: f64 = 24e9; // of 24 GiB, the rest is for the driver
     const MULTIPROCESSORS: usize = 128;
-    let &Recipe { batch_size, seq_len, .. } = recipe;
+    let &Recipe { batch_size, accumulate, seq_len, .. } = recipe;
+    let accumulate = accumulate > 1;
     writeln!(
         out,
         "memory of a training step of {batch_size} × {seq_len} tokens on a card with 24 GB, bytes at the peak"
@@ -174,7 +175,7 @@ fn on_a_card(out: &mut impl Write, config: &ModelConfig, recipe: &Recipe) -> Res
     for dtype in [DType::F32, DType::Bf16] {
         for recompute in [false, true] {
             let multiprocessors = MULTIPROCESSORS;
-            let step = Step { config, batch_size, seq_len, dtype, recompute, multiprocessors };
+            let step = Step { config, batch_size, accumulate, seq_len, dtype, recompute, multiprocessors };
             let needed = step.footprint().total();
             let name = format!("{dtype}{}", if recompute { ", --recompute" } else { "" });
             let verdict = if needed <= BYTES { "fits" } else { "does not fit" };

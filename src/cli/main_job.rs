@@ -26,6 +26,7 @@ fn run_in(parent: &Path, steps: usize, quiet: bool) -> Result<u8> {
         out: &new_directory(parent),
         overwrite: false,
         model: Model::Preset(PRESET),
+        init: None,
         recipe: Recipe { steps, warmup: preset.warmup.min(steps / 8), ..preset },
         data: None,
         tokenizer: None,

@@ -5,10 +5,12 @@ use super::{ComputeArgs, argument, say, signals, thousands, warn};
 use crate::data::TokenRow;
 use crate::formats::config_json;
 use crate::nn::Module;
+use crate::nn::config::Init;
 use crate::optim::AdamW;
 use crate::shown::shown_path;
+use crate::train::recipe::Order;
 use crate::train::{Model, Outcome, Placement, Recipe, Resume, Run, Setup, Trainer, VAL_FRACTION};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Command};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -19,6 +21,14 @@ pub struct TrainArgs {
     /// The model: chapter8, classic, report-80m or report-197m; also sets the defaults of the flags below
     #[arg(long, default_value = "chapter8", value_name = "NAME")]
     pub preset: String,
+    /// The numbers of training: small (2000 steps of 12 sequences), chapter8 (300 of 16, as the chapter trains), report-80m or
+    /// report-197m; sets the defaults of the flags below [default: small; of the report's presets their own]
+    #[arg(long = "recipe", value_name = "NAME")]
+    pub recipe_name: Option<String>,
+    /// How the first weights are drawn: normal, truncated-normal, xavier-normal, xavier-uniform, he-normal or he-uniform
+    /// [default: as the model says]
+    #[arg(long, value_name = "NAME", value_parser = |name: &str| Init::of_name(name).map_err(|error| error.to_string()))]
+    pub init: Option<Init>,
     /// The model from a config.json instead of the preset's
     #[arg(long, value_name = "FILE.json")]
     pub config: Option<PathBuf>,
@@ -38,7 +48,7 @@ pub struct TrainArgs {
     /// Continue a run behind its newest whole checkpoint, or behind the one named, with its model, data and recipe; --out,
     /// --steps, the flags on evaluating, saving and logging, and the place of the same --data may be given anew
     #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "config", "tokenizer", "overwrite", "val_fraction",
-        "batch_size", "seq_len", "lr", "min_lr", "warmup", "weight_decay", "clip", "beta1", "beta2", "seed"])]
+        "init", "recipe_name", "batch_size", "accumulate", "order", "seq_len", "lr", "min_lr", "warmup", "weight_decay", "clip", "beta1", "beta2", "seed"])]
     pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub compute: ComputeArgs,
@@ -75,8 +85,13 @@ macro_rules! recipe_args {
 recipe_args! {
     /// Steps to train
     steps: usize = "N",
-    /// Sequences in a step
+    /// Sequences that are computed at once
     batch_size: usize = "N",
+    /// Batches whose gradients add up to those of one step, which needs the memory of one
+    accumulate: usize = "N",
+    /// random: windows begin anywhere, 63% of the tokens are seen in as many steps as cover them; sequential: each window once
+    /// in a pass
+    order: Order = "random|sequential",
     /// Tokens in a training window, the context of --config; a longer one than a preset's context raises the context
     seq_len: usize = "N",
     /// Peak learning rate
@@ -125,6 +140,9 @@ pub fn run(args: TrainArgs, quiet: bool) -> Result<u8> {
 
 fn start(args: &TrainArgs, placement: Placement) -> Result<Run> {
     let mut base = argument(Recipe::preset(&args.preset))?;
+    if let Some(name) = &args.recipe_name {
+        base = argument(Recipe::named(name, base.seq_len).context("--recipe"))?;
+    }
     let model = match &args.config {
         Some(path) => Model::Config(config_json::read(path)?),
         None => Model::Preset(&args.preset),
@@ -141,6 +159,7 @@ fn start(args: &TrainArgs, placement: Placement) -> Result<Run> {
         out,
         overwrite: args.overwrite,
         model,
+        init: args.init,
         recipe,
         data: args.data.as_deref(),
         tokenizer: args.tokenizer.as_deref(),

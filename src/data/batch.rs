@@ -16,6 +16,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// How many targets count: all but those that are [`IGNORE_INDEX`](crate::ops::IGNORE_INDEX). Error: ids on a card.
+    pub fn counted(&self) -> Result<usize> {
+        Ok(self.targets.as_slice::<u32>()?.iter().filter(|&&target| target as i32 != crate::ops::IGNORE_INDEX).count())
+    }
+
     /// Windows of `t` tokens at the given starts, each of which has `t + 1` tokens from there on. Error: a file that
     /// cannot be read any more.
     fn windows(tokens: &(impl TokenRow + ?Sized), starts: impl Iterator<Item = usize>, t: usize) -> Result<Batch> {
@@ -41,6 +46,15 @@ pub fn random_batch(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize, r
     check_length("tokens", tokens.len(), t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
     let starts = tokens.len() - t;
     Batch::windows(tokens, (0..batch).map(|_| rng.random_range(0..starts)), t)
+}
+
+/// `batch` windows of `t` tokens in order, from number `first` on, and behind the last one the first again: window k begins at
+/// token k·t, so that each of the `⌊(n − 1)/t⌋` comes once in a pass. Errors: as [`random_batch`].
+pub fn batch_in_order(tokens: &(impl TokenRow + ?Sized), batch: usize, t: usize, first: usize) -> Result<Batch> {
+    check_sizes(batch, t)?;
+    check_length("tokens", tokens.len(), t.saturating_add(1), &format!("a window of {t} and the token after it"))?;
+    let windows = (tokens.len() - 1) / t;
+    Batch::windows(tokens, (first..first + batch).map(|k| k % windows * t), t)
 }
 
 /// Batches in order that predict every token after the first exactly once, for a loss over a whole text: first all whole

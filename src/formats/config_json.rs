@@ -150,20 +150,13 @@ pub fn to_json(config: &ModelConfig) -> Value {
             json["mlp_bias"] = json!(false);
         }
     }
-    let (init, std) = match config.init {
-        Init::Normal { std } => ("normal", Some(std)),
-        Init::TruncatedNormal { std } => ("truncated_normal", Some(std)),
-        Init::Xavier => ("xavier", None),
-        Init::He => ("he", None),
-        Init::Zeros => ("zeros", None),
-    };
-    if let Some(std) = std {
+    if let Init::Normal { std } | Init::TruncatedNormal { std } = config.init {
         json["initializer_range"] = json!(std);
     }
     if let Value::Object(map) = &mut json {
         rope::write(config.rope_scaling, map);
     }
-    json["handgrad_init"] = json!(init);
+    json["handgrad_init"] = json!(config.init.name().replace('-', "_"));
     json["handgrad_scale_residual_init"] = json!(config.scale_residual_init);
     json
 }
@@ -249,15 +242,14 @@ fn refuse_other_models(keys: &Keys) -> Result<()> {
 
 fn init(keys: &Keys) -> Result<Init> {
     let std = keys.optional("initializer_range", "a number", Value::as_f64)?.unwrap_or(INITIALIZER_RANGE);
-    Ok(match keys.optional("handgrad_init", "a string", Value::as_str)?.unwrap_or("normal") {
-        "normal" => Init::Normal { std },
-        "truncated_normal" => Init::TruncatedNormal { std },
-        "xavier" => Init::Xavier,
-        "he" => Init::He,
-        "zeros" => Init::Zeros,
-        other => {
-            bail!("handgrad_init: found '{}', expected normal, truncated_normal, xavier or he", shown(other))
-        }
+    let name = match keys.optional("handgrad_init", "a string", Value::as_str)?.unwrap_or("normal") {
+        short @ ("xavier" | "he") => format!("{short}-normal"), // as they were written once
+        name => name.replace('_', "-"),
+    };
+    Ok(match Init::of_name(&name).context("handgrad_init")? {
+        Init::Normal { .. } => Init::Normal { std },
+        Init::TruncatedNormal { .. } => Init::TruncatedNormal { std },
+        other => other,
     })
 }
 

@@ -13,8 +13,8 @@
 //! | recompute → KV cache    | (when generating)    | `--no-cache`               | the default               |
 
 use crate::ops::RopeScaling;
-use crate::shown::shown;
-use anyhow::{Result, bail, ensure};
+use crate::shown::{quoted, shown};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Where a block normalises: before each branch, on the way in, or after each residual sum (report §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +51,48 @@ pub enum Init {
     /// N(0, std²) drawn again until it lies within ±3 std.
     TruncatedNormal { std: f64 },
     /// N(0, 2 / (fan_in + fan_out)).
-    Xavier,
+    XavierNormal,
+    /// Uniform, of the same variance.
+    XavierUniform,
     /// N(0, 2 / fan_in).
-    He,
+    HeNormal,
+    /// Uniform, of the same variance.
+    HeUniform,
     /// All 0, for weights that are read from a file next.
     Zeros,
+}
+
+impl Init {
+    /// Every way to draw weights; the first two with their usual spread.
+    pub const ALL: [Init; 6] = [
+        Init::Normal { std: Init::STD },
+        Init::TruncatedNormal { std: Init::STD },
+        Init::XavierNormal,
+        Init::XavierUniform,
+        Init::HeNormal,
+        Init::HeUniform,
+    ];
+    pub const STD: f64 = 0.02;
+
+    /// The name on the command line and, with underscores, in `config.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Init::Normal { .. } => "normal",
+            Init::TruncatedNormal { .. } => "truncated-normal",
+            Init::XavierNormal => "xavier-normal",
+            Init::XavierUniform => "xavier-uniform",
+            Init::HeNormal => "he-normal",
+            Init::HeUniform => "he-uniform",
+            Init::Zeros => "zeros",
+        }
+    }
+
+    /// The way of drawing that is called `name`. Error: none is.
+    pub fn of_name(name: &str) -> Result<Init> {
+        let names = || Init::ALL.map(Init::name).join(", ");
+        let found = Init::ALL.into_iter().chain([Init::Zeros]).find(|init| init.name() == name);
+        found.with_context(|| format!("found {}, expected one of {}", quoted(name), names()))
+    }
 }
 
 /// The shape of a model and its switches.

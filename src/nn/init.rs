@@ -5,6 +5,7 @@
 //! truncated normal    N(0, std²), drawn again until |w| ≤ 3 std
 //! Xavier              N(0, 2 / (fan_in + fan_out))       keeps variances through a linear layer, both ways
 //! He                  N(0, 2 / fan_in)                   the same when an activation cuts half of its inputs off
+//! their uniform form  U(−√3 std, √3 std)                 of the same variance std²
 //! biases              U(−1/√fan_in, 1/√fan_in)           report §5.3
 //! gains               1
 //! ```
@@ -20,15 +21,19 @@ use rand_distr::{Distribution, StandardNormal};
 pub fn matrix(init: Init, fan_out: usize, fan_in: usize, scale: f64, rng: &mut ChaCha8Rng) -> Tensor {
     let std = match init {
         Init::Normal { std } | Init::TruncatedNormal { std } => std,
-        Init::Xavier => (2.0 / (fan_in + fan_out) as f64).sqrt(),
-        Init::He => (2.0 / fan_in as f64).sqrt(),
+        Init::XavierNormal | Init::XavierUniform => (2.0 / (fan_in + fan_out) as f64).sqrt(),
+        Init::HeNormal | Init::HeUniform => (2.0 / fan_in as f64).sqrt(),
         Init::Zeros => return Tensor::zeros(&[fan_out, fan_in], DType::F32),
     };
     let limit = match init {
         Init::TruncatedNormal { .. } => 3.0,
         _ => f64::INFINITY,
     };
-    let data = (0..fan_out * fan_in).map(|_| (scale * std * standard_normal_within(limit, rng)) as f32).collect();
+    let mut draw = || match init {
+        Init::XavierUniform | Init::HeUniform => 3f64.sqrt() * rng.random_range(-1.0..=1.0),
+        _ => standard_normal_within(limit, rng),
+    };
+    let data = (0..fan_out * fan_in).map(|_| (scale * std * draw()) as f32).collect();
     Tensor::from_vec::<f32>(data, &[fan_out, fan_in]).expect("one value an element")
 }
 

@@ -10,6 +10,8 @@
 //! backward   of each operator: + the gradients that it gives + workspace; − the gradient that it takes − what it kept
 //! ```
 //!
+//! With accumulation the sums of all gradients are there from the second part on, and what an operator gives goes into them.
+//!
 //! The peak is the largest sum of these moments. All blocks are alike, so it is in the last block, the first one, or
 //! outside of them. Bytes are those that are asked for, as the emulator's pool counts them; a card's pool rounds each
 //! allocation up to 512. Left out are scalars and the partial sums of the gradient norm, 4 KiB a tensor at most.
@@ -52,8 +54,10 @@ impl Footprint {
 pub struct Step<'a> {
     /// Validated.
     pub config: &'a ModelConfig,
-    /// Sequences.
+    /// Sequences at once.
     pub batch_size: usize,
+    /// Whether gradients of several batches add up.
+    pub accumulate: bool,
     /// Tokens of each.
     pub seq_len: usize,
     /// Of activations and compute weights: f32 or bf16.
@@ -91,6 +95,8 @@ struct Walk {
     gradients: f64,
     activations: f64,
     peak: [f64; 3],
+    /// Whether gradients of weights go into sums that are there already.
+    into_sums: bool,
 }
 
 impl Walk {
@@ -107,6 +113,7 @@ impl Walk {
             self.activations += op.gives;
             self.moment(op.workspace);
             self.activations -= op.takes + op.keeps;
+            self.gradients -= if self.into_sums { op.weight } else { 0.0 };
         }
     }
 
@@ -129,6 +136,7 @@ impl<'a> Step<'a> {
         Step {
             config,
             batch_size: recipe.batch_size,
+            accumulate: recipe.accumulate > 1,
             seq_len: recipe.seq_len,
             dtype: placement.dtype,
             recompute: placement.recompute,
@@ -155,6 +163,21 @@ impl<'a> Step<'a> {
 
     /// The prediction.
     pub fn footprint(&self) -> Footprint {
+        let first = self.walk(Walk::default());
+        let parameters = first.gradients / 4.0; // every one has its gradient now
+        let worst = match self.accumulate {
+            true => self.walk(Walk { gradients: first.gradients, into_sums: true, ..Walk::default() }),
+            false => first,
+        };
+        let [gradients, activations, workspace] = worst.peak;
+        let copies = if self.dtype == DType::Bf16 { 2.0 } else { 0.0 };
+        let tables = rope_tables(self.config, self.seq_len, self.multiprocessors > 0);
+        let weights = (4.0 + copies) * parameters + tables;
+        Footprint { weights, moments: 8.0 * parameters, gradients, activations, workspace }
+    }
+
+    /// A forward and backward pass that begins with `walk`.
+    fn walk(&self, mut walk: Walk) -> Walk {
         let config = self.config;
         let (c, v, tokens) = (config.n_embd as f64, config.vocab_size as f64, self.tokens());
         let stream = self.activation(c); // one state of the residual stream
@@ -163,7 +186,6 @@ impl<'a> Step<'a> {
         let Block { ops: block, keeps } = self.block();
         let embeddings = self.embeddings();
 
-        let mut walk = Walk::default();
         walk.activations += config.n_layer as f64 * keeps + embeddings.iter().map(|op| op.keeps).sum::<f64>();
         walk.activations += if pre { norm.keeps } else { 0.0 };
         // linear_cross_entropy: hidden is its caller's; d_hidden stays; losses and targets, 4 bytes a token, do not.
@@ -171,14 +193,10 @@ impl<'a> Step<'a> {
         walk.gradients += 4.0 * v * c;
         walk.moment(self.logits());
         walk.activations -= stream + 8.0 * tokens;
+        walk.gradients -= if walk.into_sums { 4.0 * v * c } else { 0.0 };
         walk.back(if pre { std::slice::from_ref(&norm) } else { &[] });
         walk.back_through(&block, config.n_layer);
         walk.back(&embeddings);
-
-        let parameters = walk.gradients / 4.0; // every one has its gradient now
-        let [gradients, activations, workspace] = walk.peak;
-        let copies = if self.dtype == DType::Bf16 { 2.0 } else { 0.0 };
-        let weights = (4.0 + copies) * parameters + rope_tables(config, self.seq_len, self.multiprocessors > 0);
-        Footprint { weights, moments: 8.0 * parameters, gradients, activations, workspace }
+        walk
     }
 }

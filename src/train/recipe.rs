@@ -2,8 +2,10 @@
 
 use crate::nn::ModelConfig;
 use crate::optim::{AdamWConfig, CosineSchedule};
-use anyhow::{Result, ensure};
+use crate::shown::quoted;
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// A value that was asked for and cannot be meant, as opposed to work that fails; `handgrad` exits with 2.
 #[derive(Debug)]
@@ -17,13 +19,42 @@ impl std::fmt::Display for BadSetting {
 
 impl std::error::Error for BadSetting {}
 
+/// Which windows of the training tokens a step takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Each begins anywhere. In as many windows as fit side by side, 1 − 1/e of the tokens are seen, 63%.
+    #[default]
+    Random,
+    /// One behind the other, each once in a pass.
+    Sequential,
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Order, String> {
+        match name {
+            "random" => Ok(Order::Random),
+            "sequential" => Ok(Order::Sequential),
+            _ => Err("expected random or sequential".to_string()),
+        }
+    }
+}
+
 /// Everything but the model and the data that decides what a run computes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Updates of the weights.
     pub steps: usize,
-    /// Sequences in a step.
+    /// Sequences that are computed at once.
     pub batch_size: usize,
+    /// Batches whose gradients add up to those of a step.
+    #[serde(default = "one")]
+    pub accumulate: usize,
+    /// Which windows.
+    #[serde(default)]
+    pub order: Order,
     /// Tokens in a training window.
     pub seq_len: usize,
     /// Peak learning rate.
@@ -54,13 +85,28 @@ pub struct Recipe {
     pub log_every: usize,
 }
 
+/// Of recipes from before there was a choice.
+fn one() -> usize {
+    1
+}
+
 impl Recipe {
+    pub const NAMES: [&str; 4] = ["small", "chapter8", "report-80m", "report-197m"];
+
     /// The defaults of a preset; windows are as long as its model's context. Error: an unknown name.
     pub fn preset(name: &str) -> Result<Recipe> {
+        let context = ModelConfig::preset(name, None)?.max_seq_len;
+        Recipe::named(if name.starts_with("report-") { name } else { "small" }, context)
+    }
+
+    /// A recipe by its name, for windows of `seq_len` tokens. Error: an unknown name.
+    pub fn named(name: &str, seq_len: usize) -> Result<Recipe> {
         let small = Recipe {
             steps: 2000,
             batch_size: 12,
-            seq_len: ModelConfig::preset(name, None)?.max_seq_len,
+            accumulate: 1,
+            order: Order::Random,
+            seq_len,
             lr: 1e-3,
             min_lr: 1e-4,
             warmup: 100,
@@ -76,10 +122,14 @@ impl Recipe {
             log_every: 10,
         };
         Ok(match name {
-            // Report §8.1: 1.458 billion tokens in steps of 256 · 768. Its batch of 256 was 8 accumulated ones of 32.
+            "small" => small,
+            // Chapter 8.2.3: a first look, at a rate that stays where the warm-up ends.
+            "chapter8" => Recipe { steps: 300, batch_size: 16, lr: 3e-4, min_lr: 3e-4, beta2: 0.95, ..small },
+            // Report §8.1 and §9.1: 1.458 and 0.63 billion tokens in steps of 256 · 768.
             "report-80m" | "report-197m" => Recipe {
-                steps: 7418,
+                steps: if name == "report-80m" { 7418 } else { 3204 },
                 batch_size: 32,
+                accumulate: 8,
                 lr: 4e-4,
                 min_lr: 4e-5,
                 warmup: 500,
@@ -89,8 +139,13 @@ impl Recipe {
                 save_every: 1000,
                 ..small
             },
-            _ => small,
+            _ => bail!("recipe: found {}, expected one of {}", quoted(name), Recipe::NAMES.join(", ")),
         })
+    }
+
+    /// Tokens of one step.
+    pub fn tokens_per_step(&self) -> usize {
+        self.batch_size * self.accumulate * self.seq_len
     }
 
     /// The learning rate of each step.
@@ -112,6 +167,7 @@ impl Recipe {
         for (flag, value) in [
             ("steps", self.steps),
             ("batch-size", self.batch_size),
+            ("accumulate", self.accumulate),
             ("seq-len", self.seq_len),
             ("log-every", self.log_every),
         ] {

@@ -70,7 +70,7 @@ impl Run {
         let mut submitted = vec![];
         while self.trainer.step < recipe.steps {
             submitted.push(self.trainer.submit_step().with_context(|| self.what_is_left())?);
-            clock.add(self.trainer.tokens_per_step());
+            clock.add(recipe.tokens_per_step());
             let step = self.trainer.step;
             let (last, log) = (step == recipe.steps, due(recipe.log_every, step));
             // A card is waited for only where something is written; the CPU is there already.
@@ -79,7 +79,7 @@ impl Run {
                 let reports = reports.with_context(|| self.what_is_left())?;
                 reports.iter().for_each(|report| observer.step(report, clock.tokens_per_s()));
                 if let Some(report) = reports.last().filter(|_| last || log) {
-                    let tokens = step * self.trainer.tokens_per_step();
+                    let tokens = step * recipe.tokens_per_step();
                     warn(metrics.step(report, tokens, clock.tokens_per_s()), observer);
                     clock = Clock::start();
                 }
@@ -119,7 +119,7 @@ impl Run {
         let evaluated = self.trainer.evaluate(interrupted).with_context(|| format!("step {step}"));
         let evaluated = evaluated.with_context(|| self.what_is_left())?;
         if let Some(loss) = evaluated {
-            warn(metrics.evaluation(step, step * self.trainer.tokens_per_step(), loss), observer);
+            warn(metrics.evaluation(step, step * self.trainer.recipe.tokens_per_step(), loss), observer);
             observer.evaluated(step, loss);
         }
         Ok(evaluated)

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::formats::lock::Lock;
 use crate::formats::{config_json, hex, model_dir, tokenizer_json};
+use crate::nn::config::Init;
 use crate::nn::{ModelConfig, Transformer};
 use crate::shown::{shown, shown_path};
 use crate::tokenizer::Tokenizer;
@@ -27,6 +28,8 @@ pub struct Setup<'a> {
     /// Whether a run that `out` holds is replaced.
     pub overwrite: bool,
     pub model: Model<'a>,
+    /// How the first weights are drawn, if not as the model says.
+    pub init: Option<Init>,
     pub recipe: Recipe,
     /// Texts or shards, see [`TrainingData::open`].
     pub data: Option<&'a Path>,
@@ -111,7 +114,7 @@ impl Run {
     /// read or do not fit each other; too few tokens; too little memory; an output directory that holds a run, lies
     /// within the data or cannot be written to.
     pub fn new(setup: Setup) -> Result<Run> {
-        let Setup { out, overwrite, model, recipe, data, tokenizer, val_fraction, placement } = setup;
+        let Setup { out, overwrite, model, init, recipe, data, tokenizer, val_fraction, placement } = setup;
         recipe.validate()?;
         ensure!(
             (0.0..1.0).contains(&val_fraction),
@@ -121,7 +124,8 @@ impl Run {
         let path = data.map(data_path).transpose()?;
         let texts = TrainingData::open(data)?;
         let tokenizer = texts.tokenizer(tokenizer)?;
-        let config = model.config(tokenizer.vocab_size(), recipe.seq_len)?;
+        let mut config = model.config(tokenizer.vocab_size(), recipe.seq_len)?;
+        config.init = init.unwrap_or(config.init);
         memory::check(&config, &recipe, &placement)?;
         let tokens = texts.tokens(&tokenizer)?;
         let (train, validation) = tokens.split_at(training_part(tokens.len(), val_fraction, recipe.seq_len)?);

@@ -1,11 +1,19 @@
 //! One training step, and evaluation.
+//!
+//! A step may take its batch in parts, whose gradients add up. The loss is a mean over targets, so the part m of M has the
+//! weight of its targets among all, which are counted beforehand:
+//!
+//! ```text
+//! loss = Σₘ wₘ lossₘ,     d_θ = Σₘ wₘ ∂lossₘ/∂θ,     wₘ = targetsₘ / Σₘ targetsₘ
+//! ```
 
 use super::Recipe;
-use crate::data::batch::{Batch, random_batch, whole_batches};
+use super::recipe::Order;
+use crate::data::batch::{Batch, batch_in_order, random_batch, whole_batches};
 use crate::data::{TokenRow, Tokens};
 use crate::nn::{Module, Transformer};
 use crate::optim::{AdamW, clip_grad_norm};
-use crate::tape::Tape;
+use crate::tape::{Gradients, Tape};
 use crate::tensor::Tensor;
 use anyhow::{Context, Result, ensure};
 use rand::SeedableRng;
@@ -29,7 +37,7 @@ pub struct Trainer {
 pub struct StepReport {
     /// Counted from 1.
     pub step: usize,
-    /// Mean over the step's tokens, before the update.
+    /// Mean over the step's targets, before the update.
     pub loss: f64,
     /// Learning rate of the update.
     pub lr: f64,
@@ -40,7 +48,8 @@ pub struct StepReport {
 /// A step that was given to the device; its numbers may not be there yet.
 pub struct Submitted {
     step: usize,
-    loss: Tensor,
+    /// Of each part, with its weight.
+    losses: Vec<(Tensor, f64)>,
     lr: f64,
     grad_norm: Tensor,
 }
@@ -50,7 +59,8 @@ impl Submitted {
     /// what went wrong on the device.
     pub fn report(&self) -> Result<StepReport> {
         let &Submitted { step, lr, .. } = self;
-        let (loss, grad_norm) = (self.loss.item()?, self.grad_norm.item()?);
+        let loss = mean(&self.losses)?;
+        let grad_norm = self.grad_norm.item()?;
         check_loss(step, loss)?;
         ensure!(
             grad_norm.is_finite(),
@@ -58,6 +68,11 @@ impl Submitted {
         );
         Ok(StepReport { step, loss, lr, grad_norm })
     }
+}
+
+/// The sum of numbers times their weights.
+fn mean(losses: &[(Tensor, f64)]) -> Result<f64> {
+    losses.iter().map(|(loss, weight)| Ok(weight * loss.item()?)).sum()
 }
 
 fn check_loss(step: usize, loss: f64) -> Result<()> {
@@ -72,16 +87,41 @@ impl Trainer {
         Trainer { model, optimizer, recipe, train: train.into(), validation: validation.into(), step: 0 }
     }
 
-    /// Tokens of one step.
-    pub fn tokens_per_step(&self) -> usize {
-        self.recipe.batch_size * self.recipe.seq_len
+    /// The windows of step `step`, in its parts. They follow from the seed and the step alone: the place in the data needs no
+    /// saving.
+    fn batches(&self, step: usize) -> Result<Vec<Batch>> {
+        let Recipe { seed, batch_size, accumulate, seq_len, order, .. } = self.recipe;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(step as u64);
+        let batch = |part: usize| match order {
+            Order::Random => random_batch(&self.train, batch_size, seq_len, &mut rng),
+            Order::Sequential => {
+                batch_in_order(&self.train, batch_size, seq_len, ((step - 1) * accumulate + part) * batch_size)
+            }
+        };
+        (0..accumulate).map(batch).collect()
     }
 
-    /// The windows of step `step`, drawn from the seed and the step alone: the place in the data needs no saving.
-    fn batch(&self, step: usize) -> Result<Batch> {
-        let mut rng = ChaCha8Rng::seed_from_u64(self.recipe.seed);
-        rng.set_stream(step as u64);
-        random_batch(&self.train, self.recipe.batch_size, self.recipe.seq_len, &mut rng)
+    /// The gradients of the mean loss over all targets of `batches`, and the losses with their weights. Error: on the CPU, a
+    /// loss that is not finite.
+    pub fn gradients(&self, step: usize, batches: &[Batch]) -> Result<(Gradients, Vec<(Tensor, f64)>)> {
+        let counted = batches.iter().map(Batch::counted).collect::<Result<Vec<usize>>>()?;
+        let all: usize = counted.iter().sum();
+        let (mut gradients, mut losses) = (Gradients::default(), vec![]);
+        for (batch, counted) in batches.iter().zip(counted) {
+            let weight = if all == 0 { 1.0 / batches.len() as f64 } else { counted as f64 / all as f64 };
+            let mut tape = Tape::onto(gradients);
+            let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
+            let value = loss.value().clone();
+            if value.gpu().is_none() {
+                check_loss(step, value.item()?)?;
+            }
+            // The weight lies on the CPU on every device, see `Tape::backward`.
+            let cotangent = Tensor::full(loss.shape(), weight, value.dtype());
+            gradients = tape.backward_from(&[(&loss, cotangent)])?;
+            losses.push((value, weight));
+        }
+        Ok((gradients, losses))
     }
 
     /// [`Trainer::submit_step`], and its numbers: waits for the device. Errors: as there; a loss or norm that is not finite.
@@ -97,20 +137,13 @@ impl Trainer {
     pub fn submit_step(&mut self) -> Result<Submitted> {
         let step = self.step + 1;
         self.optimizer.prepare(&self.model.parameters())?;
-        let batch = self.batch(step)?;
-        let mut tape = Tape::new();
-        let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
-        let loss_value = loss.value().clone();
-        if loss_value.gpu().is_none() {
-            check_loss(step, loss_value.item()?)?;
-        }
-        let gradients = tape.backward(&loss)?;
+        let (gradients, losses) = self.gradients(step, &self.batches(step)?)?;
         let clipped = clip_grad_norm(&gradients, &self.model.parameters(), self.recipe.clip)
             .with_context(|| format!("step {step}"))?;
         let lr = self.recipe.schedule().at(step);
         self.optimizer.step(self.model.parameters_mut(), &gradients, &clipped.scale, lr)?;
         self.step = step;
-        Ok(Submitted { step, loss: loss_value, lr, grad_norm: clipped.norm })
+        Ok(Submitted { step, losses, lr, grad_norm: clipped.norm })
     }
 
     /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop. Error: a loss
@@ -153,7 +186,8 @@ mod tests {
     #[test]
     fn a_loss_or_a_norm_that_is_not_finite_is_reported_with_its_step() {
         let report = |loss: f64, norm: f64| {
-            Submitted { step: 7, loss: Tensor::scalar(loss), lr: 1e-3, grad_norm: Tensor::scalar(norm) }.report()
+            let losses = vec![(Tensor::scalar(loss), 1.0)];
+            Submitted { step: 7, losses, lr: 1e-3, grad_norm: Tensor::scalar(norm) }.report()
         };
         assert_eq!(report(1.5, 0.5).unwrap().grad_norm, 0.5);
         for (loss, norm, found) in [(f64::NAN, 0.5, "loss NaN"), (1.5, f64::INFINITY, "gradient norm inf")] {

@@ -238,8 +238,10 @@ fn any_config() -> impl Strategy<Value = ModelConfig> {
     let inits = prop::sample::select(vec![
         Init::Normal { std: 0.006 },
         Init::TruncatedNormal { std: 0.02 },
-        Init::Xavier,
-        Init::He,
+        Init::XavierNormal,
+        Init::XavierUniform,
+        Init::HeNormal,
+        Init::HeUniform,
     ]);
     let flags = any::<[bool; 8]>();
     (sizes, numbers, inits, flags).prop_map(|((vocab, kv, group, half, n_ff), (theta, eps), init, flag)| ModelConfig {
