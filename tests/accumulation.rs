@@ -66,9 +66,9 @@ fn parts_have_the_gradients_of_the_whole_however_many_targets_count() {
     };
     let loss =
         |losses: &[(Tensor, f64)]| losses.iter().map(|(loss, weight)| loss.item().unwrap() * weight).sum::<f64>();
-    let (whole, whole_losses) = trainer.gradients(1, &batches(&[6])).unwrap();
+    let (whole, whole_losses) = trainer.gradients(&batches(&[6])).unwrap();
     for rows in [&[2, 2, 2][..], &[1, 5], &[3, 2, 1], &[1; 6]] {
-        let (parts, losses) = trainer.gradients(1, &batches(rows)).unwrap();
+        let (parts, losses) = trainer.gradients(&batches(rows)).unwrap();
         let found = difference(&trainer, &whole, &parts);
         assert!(found < 1e-6, "seed {seed}: parts of {rows:?} rows are off by {found:e}");
         assert!((loss(&losses) / loss(&whole_losses) - 1.0).abs() < 1e-6, "seed {seed}");

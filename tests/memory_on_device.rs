@@ -49,18 +49,22 @@ fn the_predicted_memory_of_a_step_is_the_pool_s() {
     let mut cases = vec![];
     for (name, config) in &configs {
         for dtype in [DType::F32, DType::Bf16] {
-            for recompute in [false, true] {
+            for (recompute, accumulate) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
                 let placement = Placement { device: device.clone(), dtype, recompute };
+                let recipe = Recipe { accumulate, ..recipe.clone() };
                 let footprint = Step::new(config, &recipe, &placement).footprint();
-                cases.push((name, config, placement, footprint));
+                cases.push((name, config, recipe, placement, footprint));
             }
         }
     }
     // The pool's mark only rises, so the small ones come first.
     cases.sort_by(|(.., a), (.., b)| a.total().total_cmp(&b.total()));
-    for (name, config, placement, footprint) in cases {
+    for (name, config, recipe, placement, footprint) in cases {
         let (predicted, found) = (footprint.total(), measured(config, &recipe, &placement));
-        let case = format!("{name} in {}, recompute {}", placement.dtype, placement.recompute);
+        let case = format!(
+            "{name} in {}, recompute {}, accumulate {}",
+            placement.dtype, placement.recompute, recipe.accumulate
+        );
         let error = predicted / found - 1.0;
         println!("{case}: predicted {predicted}, found {found}, {:+.2}%; {footprint:?}", 100.0 * error);
         let Footprint { activations, workspace, .. } = footprint;

@@ -10,6 +10,7 @@ use handgrad::train::directory::{Replace, newest_whole, prepare_out};
 use handgrad::train::recipe::Order;
 use handgrad::train::run::{Outcome, Run, Silent};
 use handgrad::train::state::{self, Source};
+use handgrad::train::trainer::Skipped;
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
 use handgrad::{DType, Tape, Tensor};
 use rand::SeedableRng;
@@ -338,12 +339,12 @@ fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     let weight = &mut run.trainer.model.layers[1].ffn.up_proj.weight.value;
     let old = weight.clone();
     weight.as_mut_slice::<f32>().unwrap()[3] = f32::NAN;
-    run.trainer.recipe.steps = 10;
+    (run.trainer.recipe.steps, run.trainer.recipe.max_skipped, run.trainer.recipe.save_every) = (20, 2, 0);
     let error = format!("{:#}", run.train(&mut Silent, &|| false).unwrap_err());
     let mut trainer = run.trainer;
-    assert!(error.contains("step 6") && error.contains("loss NaN"), "{error}");
+    assert!(error.contains("step 8") && error.contains("loss NaN") && error.contains("3 steps in a row"), "{error}");
     assert!(error.contains(&format!("the last checkpoint is {}, step 5", dir.path().display())), "{error}");
-    assert_eq!((trainer.step, trainer.optimizer.step), (5, 5));
+    assert_eq!((trainer.step, trainer.skipped), (8, Skipped { total: 3, in_row: 3 }));
 
     trainer.model.layers[1].ffn.up_proj.weight.value = old;
     assert!(bits(&trainer, &[]) == good, "the bad step changed weights or moments");
@@ -351,6 +352,30 @@ fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     for (saved, trained) in saved.parameters().iter().zip(trainer.model.parameters()) {
         assert_eq!(saved.value.to_f64_vec().unwrap(), trained.value.to_f64_vec().unwrap(), "{}", saved.name);
     }
+}
+
+#[test]
+fn a_step_that_is_not_finite_is_left_out_and_training_goes_on() {
+    let mut trainer = trainer(recipe(20));
+    let step = |trainer: &mut Trainer| {
+        let report = trainer.train_step().unwrap();
+        trainer.count(&report).unwrap();
+        report.left_out()
+    };
+    assert_eq!(step(&mut trainer), None);
+    let before = bits(&trainer, &[]);
+    let weight = trainer.model.layers[0].attn.q_proj.weight.value.clone();
+    trainer.model.layers[0].attn.q_proj.weight.value.as_mut_slice::<f32>().unwrap()[0] = f32::INFINITY;
+    for _ in 0..2 {
+        let reason = step(&mut trainer).unwrap();
+        assert!(reason.contains("gradient norm NaN, of model."), "{reason}");
+    }
+    assert_eq!((trainer.step, trainer.skipped), (3, Skipped { total: 2, in_row: 2 }));
+    trainer.model.layers[0].attn.q_proj.weight.value = weight;
+    assert!(bits(&trainer, &[]) == before, "the steps that were left out changed weights or moments");
+    assert_eq!(step(&mut trainer), None);
+    assert_eq!(trainer.skipped, Skipped { total: 2, in_row: 0 });
+    assert!(bits(&trainer, &[]) != before);
 }
 
 #[test]

@@ -57,8 +57,8 @@ impl Progress {
 
 impl Observer for Progress {
     fn step(&mut self, report: &StepReport, tokens_per_s: f64) {
-        let StepReport { step, loss, lr, .. } = *report;
-        let numbers = format!("loss {loss:.4}  lr {lr:.2e}  {tokens_per_s:.0} tokens/s");
+        let StepReport { step, loss, lr, grad_norm, .. } = *report;
+        let numbers = format!("loss {loss:.4}  gradient {grad_norm:.2}  lr {lr:.2e}  {tokens_per_s:.0} tokens/s");
         match &self.view {
             View::Quiet => {}
             View::Bar(bar) => {

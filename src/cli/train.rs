@@ -118,6 +118,8 @@ recipe_args! {
     save_every: usize = "N",
     /// Steps between lines of metrics.jsonl
     log_every: usize = "N",
+    /// Steps in a row that may be left out because their loss or gradient is not finite, before training stops
+    max_skipped: usize = "N",
 }
 
 /// Trains; exit status 0, or that of the signal that ended it. Errors: those of [`Run::new`] or [`Run::resume`], and of

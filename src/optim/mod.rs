@@ -5,5 +5,5 @@ pub mod clip;
 pub mod schedule;
 
 pub use adamw::{AdamW, AdamWConfig};
-pub use clip::{Clipped, clip_grad_norm};
+pub use clip::{Clipped, clip_grad_norm, not_finite};
 pub use schedule::CosineSchedule;

@@ -83,11 +83,18 @@ pub struct Recipe {
     pub save_every: usize,
     /// Steps between lines of metrics.
     pub log_every: usize,
+    /// Steps in a row that may be left out because their loss or gradient is not finite.
+    #[serde(default = "ten")]
+    pub max_skipped: usize,
 }
 
 /// Of recipes from before there was a choice.
 fn one() -> usize {
     1
+}
+
+fn ten() -> usize {
+    10
 }
 
 impl Recipe {
@@ -120,6 +127,7 @@ impl Recipe {
             eval_batches: 0,
             save_every: 0,
             log_every: 10,
+            max_skipped: ten(),
         };
         Ok(match name {
             "small" => small,

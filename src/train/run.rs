@@ -3,7 +3,7 @@
 use super::directory::{self, newest_whole};
 use super::metrics::Metrics;
 use super::state::{self, Source, TrainerState};
-use super::{StepReport, Trainer};
+use super::{StepReport, Submitted, Trainer};
 use crate::device::Device;
 use crate::formats::lock::Lock;
 use crate::shown::shown_path;
@@ -59,7 +59,9 @@ impl Run {
     ///
     /// A checkpoint or a line of metrics that cannot be written is a warning, and is tried again with the next one.
     ///
-    /// Errors: a loss, gradient or weight that is not finite; the last checkpoint, or that of an interrupt, cannot be
+    /// A step whose loss or gradient is not finite is left out, with a warning.
+    ///
+    /// Errors: too many such steps in a row; a weight that is not finite; the last checkpoint, or that of an interrupt, cannot be
     /// written. Checkpoints written before stay as they are.
     pub fn train(&mut self, observer: &mut dyn Observer, interrupted: &dyn Fn() -> bool) -> Result<Outcome> {
         let recipe = self.trainer.recipe.clone();
@@ -75,10 +77,8 @@ impl Run {
             let (last, log) = (step == recipe.steps, due(recipe.log_every, step));
             // A card is waited for only where something is written; the CPU is there already.
             if last || log || self.trainer.model.device() == Device::Cpu {
-                let reports = submitted.drain(..).map(|step| step.report()).collect::<Result<Vec<_>>>();
-                let reports = reports.with_context(|| self.what_is_left())?;
-                reports.iter().for_each(|report| observer.step(report, clock.tokens_per_s()));
-                if let Some(report) = reports.last().filter(|_| last || log) {
+                let report = self.read(&mut submitted, clock.tokens_per_s(), observer)?;
+                if let Some(report) = report.as_ref().filter(|_| last || log) {
                     let tokens = step * recipe.tokens_per_step();
                     warn(metrics.step(report, tokens, clock.tokens_per_s()), observer);
                     clock = Clock::start();
@@ -89,9 +89,11 @@ impl Run {
                 self.evaluate(&mut metrics, observer, interrupted)?;
             }
             if interrupted() {
+                self.read(&mut submitted, clock.tokens_per_s(), observer)?;
                 return self.interrupt(&mut metrics);
             }
             if !last && due(recipe.save_every, step) {
+                self.read(&mut submitted, clock.tokens_per_s(), observer)?;
                 state::check_finite(&self.trainer).with_context(|| self.what_is_left())?;
                 match self.keep(&mut metrics) {
                     Ok(dir) => observer.saved(step, &dir),
@@ -107,6 +109,27 @@ impl Run {
         self.replace(&mut metrics, true)?;
         observer.saved(self.trainer.step, &self.out);
         Ok(Outcome::Finished { val_loss })
+    }
+
+    /// Waits for the steps that were submitted, and counts those that were left out; the report of the last one. Error: what
+    /// the device reports; too many in a row were left out.
+    fn read(
+        &mut self,
+        submitted: &mut Vec<Submitted>,
+        tokens_per_s: f64,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<StepReport>> {
+        let mut last = None;
+        for step in submitted.drain(..) {
+            let counted = step.report().and_then(|report| self.trainer.count(&report).map(|()| report));
+            let report = counted.with_context(|| self.what_is_left())?;
+            if let Some(reason) = report.left_out() {
+                observer.warning(&format!("{reason}; the step was left out"));
+            }
+            observer.step(&report, tokens_per_s);
+            last = Some(report);
+        }
+        Ok(last)
     }
 
     fn evaluate(
@@ -148,7 +171,8 @@ impl Run {
 
     fn write(&self, dir: &Path, finished: bool) -> Result<()> {
         let (run, source, recipe) = (self.id.clone(), self.source.clone(), self.trainer.recipe.clone());
-        let state = TrainerState { step: self.trainer.step, finished, run, source, recipe, files: Default::default() };
+        let Trainer { step, skipped, .. } = self.trainer;
+        let state = TrainerState { step, finished, run, source, recipe, skipped, files: Default::default() };
         state::write(dir, &self.trainer, &self.tokenizer, state)
     }
 

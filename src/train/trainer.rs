@@ -12,12 +12,13 @@ use super::recipe::Order;
 use crate::data::batch::{Batch, batch_in_order, random_batch, whole_batches};
 use crate::data::{TokenRow, Tokens};
 use crate::nn::{Module, Transformer};
-use crate::optim::{AdamW, clip_grad_norm};
+use crate::optim::{AdamW, clip_grad_norm, not_finite};
 use crate::tape::{Gradients, Tape};
 use crate::tensor::Tensor;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 /// A model being trained.
 pub struct Trainer {
@@ -28,12 +29,21 @@ pub struct Trainer {
     pub train: Tokens,
     /// Validation tokens; empty if there is no validation.
     pub validation: Tokens,
-    /// Steps done.
+    /// Steps done, those that were left out among them.
     pub step: usize,
+    pub skipped: Skipped,
+}
+
+/// Steps whose loss or gradient was not finite: they changed no weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    pub total: usize,
+    /// Up to the last step.
+    pub in_row: usize,
 }
 
 /// What a step did, in numbers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StepReport {
     /// Counted from 1.
     pub step: usize,
@@ -43,6 +53,20 @@ pub struct StepReport {
     pub lr: f64,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
+    /// On the CPU, a parameter whose gradient is not finite.
+    pub bad_gradient: Option<String>,
+}
+
+impl StepReport {
+    /// Why the step was left out, if it was.
+    pub fn left_out(&self) -> Option<String> {
+        let StepReport { step, loss, grad_norm, bad_gradient, .. } = self;
+        if loss.is_finite() && grad_norm.is_finite() {
+            return None;
+        }
+        let of = bad_gradient.as_ref().map_or(String::new(), |name| format!(", of {name} first"));
+        Some(format!("step {step}: found loss {loss} and gradient norm {grad_norm}{of}, expected finite numbers"))
+    }
 }
 
 /// A step that was given to the device; its numbers may not be there yet.
@@ -52,21 +76,15 @@ pub struct Submitted {
     losses: Vec<(Tensor, f64)>,
     lr: f64,
     grad_norm: Tensor,
+    bad_gradient: Option<String>,
 }
 
 impl Submitted {
-    /// Waits for the step. Errors: a loss or gradient norm that is not finite, with the step, which then changed no weight;
-    /// what went wrong on the device.
+    /// Waits for the step. Error: what went wrong on the device.
     pub fn report(&self) -> Result<StepReport> {
-        let &Submitted { step, lr, .. } = self;
-        let loss = mean(&self.losses)?;
-        let grad_norm = self.grad_norm.item()?;
-        check_loss(step, loss)?;
-        ensure!(
-            grad_norm.is_finite(),
-            "step {step}: found gradient norm {grad_norm}, expected a finite number; the step was left out; try a lower --lr"
-        );
-        Ok(StepReport { step, loss, lr, grad_norm })
+        let Submitted { step, losses, lr, grad_norm, bad_gradient } = self;
+        let (loss, grad_norm) = (mean(losses)?, grad_norm.item()?);
+        Ok(StepReport { step: *step, loss, lr: *lr, grad_norm, bad_gradient: bad_gradient.clone() })
     }
 }
 
@@ -75,16 +93,19 @@ fn mean(losses: &[(Tensor, f64)]) -> Result<f64> {
     losses.iter().map(|(loss, weight)| Ok(weight * loss.item()?)).sum()
 }
 
-fn check_loss(step: usize, loss: f64) -> Result<()> {
-    ensure!(loss.is_finite(), "step {step}: found loss {loss}, expected a finite number; try a lower --lr");
-    Ok(())
-}
-
 impl Trainer {
     /// A model before its first step.
     pub fn new(model: Transformer, recipe: Recipe, train: impl Into<Tokens>, validation: impl Into<Tokens>) -> Trainer {
         let optimizer = AdamW::new(recipe.adamw());
-        Trainer { model, optimizer, recipe, train: train.into(), validation: validation.into(), step: 0 }
+        Trainer {
+            model,
+            optimizer,
+            recipe,
+            train: train.into(),
+            validation: validation.into(),
+            step: 0,
+            skipped: Skipped::default(),
+        }
     }
 
     /// The windows of step `step`, in its parts. They follow from the seed and the step alone: the place in the data needs no
@@ -102,9 +123,9 @@ impl Trainer {
         (0..accumulate).map(batch).collect()
     }
 
-    /// The gradients of the mean loss over all targets of `batches`, and the losses with their weights. Error: on the CPU, a
-    /// loss that is not finite.
-    pub fn gradients(&self, step: usize, batches: &[Batch]) -> Result<(Gradients, Vec<(Tensor, f64)>)> {
+    /// The gradients of the mean loss over all targets of `batches`, and the losses with their weights. Error: what an operator
+    /// or the device reports.
+    pub fn gradients(&self, batches: &[Batch]) -> Result<(Gradients, Vec<(Tensor, f64)>)> {
         let counted = batches.iter().map(Batch::counted).collect::<Result<Vec<usize>>>()?;
         let all: usize = counted.iter().sum();
         let (mut gradients, mut losses) = (Gradients::default(), vec![]);
@@ -113,9 +134,6 @@ impl Trainer {
             let mut tape = Tape::onto(gradients);
             let loss = self.model.loss(&mut tape, &batch.ids, &batch.targets)?;
             let value = loss.value().clone();
-            if value.gpu().is_none() {
-                check_loss(step, value.item()?)?;
-            }
             // The weight lies on the CPU on every device, see `Tape::backward`.
             let cotangent = Tensor::full(loss.shape(), weight, value.dtype());
             gradients = tape.backward_from(&[(&loss, cotangent)])?;
@@ -124,26 +142,38 @@ impl Trainer {
         Ok((gradients, losses))
     }
 
-    /// [`Trainer::submit_step`], and its numbers: waits for the device. Errors: as there; a loss or norm that is not finite.
+    /// [`Trainer::submit_step`], and its numbers: waits for the device. Error: as there.
     pub fn train_step(&mut self) -> Result<StepReport> {
         self.submit_step()?.report()
     }
 
-    /// Forward, backward, clip, update. On a card nothing waits for the device: loss and norm are read when somebody asks,
-    /// and a norm that is not finite leaves the update out.
-    ///
-    /// Error: on the CPU, a loss or gradient that is not finite, with the step; weights, moments and step counter are then
-    /// unchanged.
+    /// Forward, backward, clip, update. Nothing waits for a card: loss and norm are read when somebody asks, and a norm that is
+    /// not finite leaves the update out. Error: what an operator or the device reports; weights and moments are then unchanged.
     pub fn submit_step(&mut self) -> Result<Submitted> {
         let step = self.step + 1;
-        self.optimizer.prepare(&self.model.parameters())?;
-        let (gradients, losses) = self.gradients(step, &self.batches(step)?)?;
-        let clipped = clip_grad_norm(&gradients, &self.model.parameters(), self.recipe.clip)
-            .with_context(|| format!("step {step}"))?;
+        let parameters = self.model.parameters();
+        self.optimizer.prepare(&parameters)?;
+        let (gradients, losses) = self.gradients(&self.batches(step)?)?;
+        let clipped = clip_grad_norm(&gradients, &parameters, self.recipe.clip)?;
+        let is_bad = clipped.norm.gpu().is_none() && !clipped.norm.item()?.is_finite();
+        let bad_gradient = if is_bad { not_finite(&gradients, &parameters)?.map(str::to_string) } else { None };
         let lr = self.recipe.schedule().at(step);
         self.optimizer.step(self.model.parameters_mut(), &gradients, &clipped.scale, lr)?;
         self.step = step;
-        Ok(Submitted { step, losses, lr, grad_norm: clipped.norm })
+        Ok(Submitted { step, losses, lr, grad_norm: clipped.norm, bad_gradient })
+    }
+
+    /// Counts a step that was left out, or that was not. Error: too many in a row were.
+    pub fn count(&mut self, report: &StepReport) -> Result<()> {
+        let Some(reason) = report.left_out() else {
+            self.skipped.in_row = 0;
+            return Ok(());
+        };
+        self.skipped.total += 1;
+        self.skipped.in_row += 1;
+        let (found, most) = (self.skipped.in_row, self.recipe.max_skipped);
+        ensure!(found <= most, "{reason}; so were {found} steps in a row, more than --max-skipped; try a lower --lr");
+        Ok(())
     }
 
     /// Mean loss over the validation part, in order; `None` if there is none or `interrupted` says to stop. Error: a loss
@@ -186,13 +216,13 @@ mod tests {
     #[test]
     fn a_loss_or_a_norm_that_is_not_finite_is_reported_with_its_step() {
         let report = |loss: f64, norm: f64| {
-            let losses = vec![(Tensor::scalar(loss), 1.0)];
-            Submitted { step: 7, losses, lr: 1e-3, grad_norm: Tensor::scalar(norm) }.report()
+            let (losses, grad_norm) = (vec![(Tensor::scalar(loss), 1.0)], Tensor::scalar(norm));
+            Submitted { step: 7, losses, lr: 1e-3, grad_norm, bad_gradient: None }.report().unwrap()
         };
-        assert_eq!(report(1.5, 0.5).unwrap().grad_norm, 0.5);
+        assert_eq!((report(1.5, 0.5).grad_norm, report(1.5, 0.5).left_out()), (0.5, None));
         for (loss, norm, found) in [(f64::NAN, 0.5, "loss NaN"), (1.5, f64::INFINITY, "gradient norm inf")] {
-            let error = report(loss, norm).unwrap_err().to_string();
-            assert!(error.contains("step 7") && error.contains(found), "{error}");
+            let reason = report(loss, norm).left_out().unwrap();
+            assert!(reason.contains("step 7") && reason.contains(found), "{reason}");
         }
     }
 }
