@@ -10,7 +10,7 @@ use handgrad::train::directory::{Replace, newest_whole, prepare_out};
 use handgrad::train::recipe::Order;
 use handgrad::train::run::{Outcome, Run, Silent};
 use handgrad::train::state::{self, Source};
-use handgrad::train::trainer::Skipped;
+use handgrad::train::trainer::{Best, Skipped};
 use handgrad::train::{Observer, Recipe, StepReport, Trainer};
 use handgrad::{DType, Tape, Tensor};
 use rand::SeedableRng;
@@ -263,7 +263,8 @@ fn evaluating_does_not_change_training() {
 fn a_resumed_run_is_the_same_run() {
     resumed_is_the_same(&recipe(16));
     // The place in the data is where the step is, in parts and in order too.
-    resumed_is_the_same(&Recipe { accumulate: 2, order: Order::Sequential, ..recipe(16) });
+    let parts = Recipe { accumulate: 2, order: Order::Sequential, ..recipe(16) };
+    resumed_is_the_same(&Recipe { save_every: 3, keep: 1, keep_best: true, ..parts });
 }
 
 fn resumed_is_the_same(recipe: &Recipe) {
@@ -352,6 +353,44 @@ fn a_bad_loss_stops_training_and_keeps_the_last_checkpoint() {
     for (saved, trained) in saved.parameters().iter().zip(trainer.model.parameters()) {
         assert_eq!(saved.value.to_f64_vec().unwrap(), trained.value.to_f64_vec().unwrap(), "{}", saved.name);
     }
+}
+
+/// The directories in a run's directory.
+fn directories(out: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap());
+    let directories = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let mut names: Vec<String> = directories.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_newest_checkpoints_and_the_best_one_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    // A rate at which the loss rises again, so that the best step is not the last.
+    let recipe = Recipe {
+        save_every: 2,
+        keep: 2,
+        keep_best: true,
+        eval_every: 3,
+        lr: 0.3,
+        min_lr: 0.3,
+        clip: 0.0,
+        ..recipe(13)
+    };
+    let run = run_to_end(dir.path(), recipe);
+    let metrics = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let losses = lines.filter_map(|line| Some((line["val_loss"].as_f64()?, line["step"].as_u64()? as usize)));
+    let (val_loss, step) = losses.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+    assert_eq!(run.trainer.best, Some(Best { step, val_loss }));
+    let best = format!("best-{step:06}");
+    assert_eq!(directories(dir.path()), [best.as_str(), "checkpoint-000013", "step-000010", "step-000012"]);
+    let state = state::read_whole(&dir.path().join(best)).unwrap();
+    assert_eq!((state.step, state.best), (step, Some(Best { step, val_loss })));
+    drop(run);
+    let (newest, _) = newest_whole(dir.path(), &mut |warning| panic!("{warning}")).unwrap();
+    assert_eq!((newest.name.as_path(), newest.step), (dir.path(), 13));
 }
 
 #[test]

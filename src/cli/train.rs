@@ -116,6 +116,10 @@ recipe_args! {
     eval_batches: usize = "N",
     /// Steps between checkpoints, OUT/step-000100 and so on; 0: only at the end
     save_every: usize = "N",
+    /// Checkpoints of --save-every that stay, the newest ones; 0: all
+    keep: usize = "N",
+    /// Keep the checkpoint with the lowest validation loss too, OUT/best-000100 and so on
+    keep_best: bool = "true|false",
     /// Steps between lines of metrics.jsonl
     log_every: usize = "N",
     /// Steps in a row that may be left out because their loss or gradient is not finite, before training stops

@@ -4,6 +4,7 @@
 //! OUT/run.json             which run writes here
 //! OUT/metrics.jsonl        its log
 //! OUT/step-000100/         a checkpoint that --save-every asked for
+//! OUT/best-000120/         the one with the lowest validation loss, if --keep-best asked for it
 //! OUT/checkpoint-000150/   the checkpoint that an interrupt or the end of the run left
 //! OUT/latest               a link to it
 //! OUT/model.safetensors …  links through `latest`: OUT is a model directory itself
@@ -36,7 +37,10 @@ const METRICS: &str = "metrics.jsonl";
 const RUN: &str = "run.json";
 /// Begin the names of directories; digits follow.
 const STEP: &str = "step-";
+const BEST: &str = "best-";
 const CHECKPOINT: &str = "checkpoint-";
+/// All of them.
+const PREFIXES: [&str; 3] = [STEP, BEST, CHECKPOINT];
 
 /// Which old run the directory of a new one may hold; it is removed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,17 +81,39 @@ pub fn prepare_out(out: &Path, replace: Replace, run: &str) -> Result<Lock> {
 }
 
 fn remove_run(out: &Path) -> Result<()> {
-    let directories = [STEP, CHECKPOINT].into_iter().flat_map(|prefix| directories(out, prefix));
+    let directories = PREFIXES.into_iter().flat_map(|prefix| directories(out, prefix));
     let files = FILES.iter().chain(&[LATEST, METRICS, RUN]).map(|name| out.join(name));
     directories.chain(files).try_for_each(|path| atomic::remove(&path))?;
     atomic::clean(out)
 }
 
-/// Writes with `body` the checkpoint of `step` that --save-every asked for; its path. Error: it cannot be written; one that
-/// was there before stays then.
-pub fn keep(out: &Path, step: usize, body: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    let path = out.join(format!("{STEP}{step:06}"));
+/// Writes with `body` the checkpoint of `step` that --save-every asked for, and removes all but the newest `most` of these,
+/// 0: none; its path. Error: it cannot be written; one that was there before stays then.
+pub fn keep(out: &Path, step: usize, most: usize, body: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let most = if most == 0 { usize::MAX } else { most };
+    keep_newest(out, STEP, step, most, body)
+}
+
+/// Writes with `body` the checkpoint of `step` that is the best so far, in place of the one before; its path. Error: as
+/// [`keep`].
+pub fn keep_best(out: &Path, step: usize, body: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    keep_newest(out, BEST, step, 1, body)
+}
+
+fn keep_newest(
+    out: &Path,
+    prefix: &str,
+    step: usize,
+    most: usize,
+    body: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let path = out.join(format!("{prefix}{step:06}"));
     atomic::directory(&path, body)?;
+    let mut all: Vec<Checkpoint> = directories(out, prefix).iter().map(|name| open(name)).collect();
+    all.sort_by_key(|checkpoint| Reverse(checkpoint.step));
+    for old in all.iter().skip(most).filter(|old| old.name != path) {
+        let _ = atomic::remove(&old.name); // the new one is there; what stays goes with the next one
+    }
     Ok(path)
 }
 
@@ -123,7 +149,7 @@ pub fn sweep(out: &Path, used: &Path) -> Result<()> {
     for directory in directories(out, CHECKPOINT).into_iter().filter(|path| *path != shown && path != used) {
         atomic::remove(&directory)?;
     }
-    let checkpoints = [STEP, CHECKPOINT].into_iter().flat_map(|prefix| directories(out, prefix));
+    let checkpoints = PREFIXES.into_iter().flat_map(|prefix| directories(out, prefix));
     checkpoints.chain([out.to_path_buf()]).try_for_each(|path| atomic::clean(&path))
 }
 
@@ -150,7 +176,8 @@ pub struct Checkpoint {
 /// The checkpoints of a run, the newest first, whether they are whole or not.
 pub fn checkpoints(out: &Path) -> Vec<Checkpoint> {
     let own = out.join("trainer_state.json").exists().then(|| out.to_path_buf());
-    let mut all: Vec<Checkpoint> = own.into_iter().chain(directories(out, STEP)).map(|name| open(&name)).collect();
+    let kept = [STEP, BEST].into_iter().flat_map(|prefix| directories(out, prefix));
+    let mut all: Vec<Checkpoint> = own.into_iter().chain(kept).map(|name| open(&name)).collect();
     all.sort_by_key(|checkpoint| Reverse(checkpoint.step));
     all
 }
@@ -201,7 +228,7 @@ fn belongs(checkpoint: &Checkpoint, state: &TrainerState, run: Option<&str>) -> 
 
 /// Whether a path is named as the checkpoints in a run's directory are.
 pub fn is_checkpoint(path: &Path) -> bool {
-    is_named(path, STEP) || is_named(path, CHECKPOINT)
+    PREFIXES.into_iter().any(|prefix| is_named(path, prefix))
 }
 
 /// The directory of the run that wrote `checkpoint`, a full path: the one above it, if that is of the same `run`, or the

@@ -81,6 +81,12 @@ pub struct Recipe {
     pub eval_batches: usize,
     /// Steps between intermediate checkpoints; 0 saves only at the end.
     pub save_every: usize,
+    /// How many of the intermediate checkpoints stay, the newest ones; 0 keeps all.
+    #[serde(default)]
+    pub keep: usize,
+    /// Whether the checkpoint with the lowest validation loss stays, too.
+    #[serde(default)]
+    pub keep_best: bool,
     /// Steps between lines of metrics.
     pub log_every: usize,
     /// Steps in a row that may be left out because their loss or gradient is not finite.
@@ -126,6 +132,8 @@ impl Recipe {
             eval_every: 500,
             eval_batches: 0,
             save_every: 0,
+            keep: 0,
+            keep_best: false,
             log_every: 10,
             max_skipped: ten(),
         };

@@ -3,6 +3,7 @@
 use super::directory::{self, newest_whole};
 use super::metrics::Metrics;
 use super::state::{self, Source, TrainerState};
+use super::trainer::Best;
 use super::{StepReport, Submitted, Trainer};
 use crate::device::Device;
 use crate::formats::lock::Lock;
@@ -95,10 +96,10 @@ impl Run {
             if !last && due(recipe.save_every, step) {
                 self.read(&mut submitted, clock.tokens_per_s(), observer)?;
                 state::check_finite(&self.trainer).with_context(|| self.what_is_left())?;
-                match self.keep(&mut metrics) {
-                    Ok(dir) => observer.saved(step, &dir),
-                    Err(error) => observer.warning(&format!("step {step}: not saved, training goes on: {error:#}")),
-                }
+                let kept = metrics
+                    .flush()
+                    .and_then(|()| directory::keep(&self.out, step, recipe.keep, |dir| self.write(dir, false)));
+                tell(kept, step, observer);
             }
             clock.pause(pause);
         }
@@ -132,8 +133,9 @@ impl Run {
         Ok(last)
     }
 
+    /// The mean loss over the validation part; if it is the lowest so far, that is noted and may be kept.
     fn evaluate(
-        &self,
+        &mut self,
         metrics: &mut Metrics,
         observer: &mut dyn Observer,
         interrupted: &dyn Fn() -> bool,
@@ -144,6 +146,15 @@ impl Run {
         if let Some(loss) = evaluated {
             warn(metrics.evaluation(step, step * self.trainer.recipe.tokens_per_step(), loss), observer);
             observer.evaluated(step, loss);
+            if self.trainer.best.is_none_or(|best| loss < best.val_loss) {
+                self.trainer.best = Some(Best { step, val_loss: loss });
+                if self.trainer.recipe.keep_best {
+                    let kept = state::check_finite(&self.trainer)
+                        .and_then(|()| metrics.flush())
+                        .and_then(|()| directory::keep_best(&self.out, step, |dir| self.write(dir, false)));
+                    tell(kept, step, observer);
+                }
+            }
         }
         Ok(evaluated)
     }
@@ -151,12 +162,6 @@ impl Run {
     fn interrupt(&self, metrics: &mut Metrics) -> Result<Outcome> {
         self.replace(metrics, false)?;
         Ok(Outcome::Interrupted { step: self.trainer.step })
-    }
-
-    /// Writes a checkpoint that stays; its path. The lines of metrics before it are on the disk first.
-    fn keep(&self, metrics: &mut Metrics) -> Result<PathBuf> {
-        metrics.flush()?;
-        directory::keep(&self.out, self.trainer.step, |dir| self.write(dir, false))
     }
 
     /// Writes the checkpoint that `out` shows from now on.
@@ -171,8 +176,8 @@ impl Run {
 
     fn write(&self, dir: &Path, finished: bool) -> Result<()> {
         let (run, source, recipe) = (self.id.clone(), self.source.clone(), self.trainer.recipe.clone());
-        let Trainer { step, skipped, .. } = self.trainer;
-        let state = TrainerState { step, finished, run, source, recipe, skipped, files: Default::default() };
+        let Trainer { step, skipped, best, .. } = self.trainer;
+        let state = TrainerState { step, finished, run, source, recipe, skipped, best, files: Default::default() };
         state::write(dir, &self.trainer, &self.tokenizer, state)
     }
 
@@ -191,6 +196,14 @@ impl Run {
 fn warn(written: Result<()>, observer: &mut dyn Observer) {
     if let Err(error) = written {
         observer.warning(&format!("{error:#}; trying again later"));
+    }
+}
+
+/// A checkpoint that could not be written is no reason to stop.
+fn tell(kept: Result<PathBuf>, step: usize, observer: &mut dyn Observer) {
+    match kept {
+        Ok(dir) => observer.saved(step, &dir),
+        Err(error) => observer.warning(&format!("step {step}: not saved, training goes on: {error:#}")),
     }
 }
 

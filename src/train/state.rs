@@ -4,7 +4,7 @@
 //! `trainer_state.json` the step, the recipe, where the data came from, and the SHA-256 of the other files, which tells a
 //! checkpoint that is whole from one that is not.
 
-use super::trainer::Skipped;
+use super::trainer::{Best, Skipped};
 use super::{Recipe, Trainer};
 use crate::device::Device;
 use crate::formats::safetensors::TensorFile;
@@ -36,6 +36,8 @@ pub struct TrainerState {
     pub recipe: Recipe,
     #[serde(default)]
     pub skipped: Skipped,
+    #[serde(default)]
+    pub best: Option<Best>,
     /// SHA-256 of the files that cannot be checked otherwise, in hexadecimal; empty where another program made them.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
@@ -168,7 +170,7 @@ pub fn restore(dir: &Path, state: &TrainerState, trainer: &mut Trainer) -> Resul
     }
     trainer.step = state.step;
     trainer.optimizer.step = state.step;
-    trainer.skipped = state.skipped;
+    (trainer.skipped, trainer.best) = (state.skipped, state.best);
     Ok(())
 }
 

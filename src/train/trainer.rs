@@ -32,6 +32,14 @@ pub struct Trainer {
     /// Steps done, those that were left out among them.
     pub step: usize,
     pub skipped: Skipped,
+    pub best: Option<Best>,
+}
+
+/// The lowest validation loss, and after how many steps it was.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    pub step: usize,
+    pub val_loss: f64,
 }
 
 /// Steps whose loss or gradient was not finite: they changed no weight.
@@ -105,6 +113,7 @@ impl Trainer {
             validation: validation.into(),
             step: 0,
             skipped: Skipped::default(),
+            best: None,
         }
     }
 

@@ -19,6 +19,7 @@ fn states_of_a_trainer() {
         source: Source { data: Some("/data/a.txt".to_string()), tokens: 1000, val_fraction: 0.1, ..Source::default() },
         recipe: Recipe::preset("chapter8").unwrap(),
         skipped: Default::default(),
+        best: None,
         files: BTreeMap::from([("config.json".to_string(), "00".repeat(32))]),
     };
     let without = TrainerState { files: BTreeMap::new(), ..state.clone() };
