@@ -18,7 +18,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The documents of a file, see [`text`](super::text), or of the files in a directory and its subdirectories, by path;
+    /// The documents of a file, see [`text`], or of the files in a directory and its subdirectories, by path;
     /// what is hidden or empty there is left out. Text is taken byte by byte as it is: line endings are kept.
     /// Errors, each with the path: nothing there, no text; those of [`text::read`].
     pub fn load(path: &Path) -> Result<Corpus> {

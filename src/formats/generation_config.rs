@@ -39,7 +39,7 @@ pub fn write(dir: &Path, tokenizer: &Tokenizer, max_seq_len: usize) -> Result<()
     write_tokenizer_config(dir, tokenizer, Some(max_seq_len))
 }
 
-/// Writes `tokenizer_config.json`, with the texts of the tokens that begin and end a text. Errors: as [`write`].
+/// Writes `tokenizer_config.json`, with the texts of the tokens that begin and end a text. Errors: as [`write()`].
 pub fn write_tokenizer_config(dir: &Path, tokenizer: &Tokenizer, max_seq_len: Option<usize>) -> Result<()> {
     let mut json = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
