@@ -59,6 +59,79 @@ fn position_parameters(config: &ModelConfig) -> u128 {
     }
 }
 
+/// FLOPs by component, all layers together. What looks up, normalises or draws counts nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flops {
+    /// Q, K, V and the output projection.
+    pub projections: f64,
+    pub feed_forward: f64,
+    /// Q Kᵀ.
+    pub scores: f64,
+    /// Scores times V.
+    pub weighted_sums: f64,
+    pub head: f64,
+}
+
+impl Flops {
+    pub fn attention(&self) -> f64 {
+        self.scores + self.weighted_sums
+    }
+
+    /// Of the blocks' matrix products with weights.
+    pub fn linear(&self) -> f64 {
+        self.projections + self.feed_forward
+    }
+
+    pub fn total(&self) -> f64 {
+        self.linear() + self.attention() + self.head
+    }
+}
+
+/// FLOPs of a prompt of `n` tokens at once, with all n × n pairs and logits of every token, as the report counts (§9.2). A
+/// kernel that skips what the causal mask hides computes half of the pairs, and generation the logits of the last token.
+pub fn prefill_flops(config: &ModelConfig, n: usize) -> Flops {
+    token_flops(config, n, n as f64)
+}
+
+/// FLOPs of one more token behind `n`, with a cache.
+pub fn decode_flops(config: &ModelConfig, n: usize) -> Flops {
+    token_flops(config, n, 1.0)
+}
+
+/// Those of `tokens` tokens that attend to `n` positions each.
+fn token_flops(config: &ModelConfig, n: usize, tokens: f64) -> Flops {
+    let pairs = 2.0 * (config.n_layer * config.n_head * config.head_dim) as f64 * n as f64 * tokens;
+    let (projections, feed_forward) = block_weights(config);
+    let product = |weights: f64| 2.0 * weights * tokens;
+    Flops {
+        projections: product(config.n_layer as f64 * projections),
+        feed_forward: product(config.n_layer as f64 * feed_forward),
+        scores: pairs,
+        weighted_sums: pairs,
+        head: product((config.vocab_size * config.n_embd) as f64),
+    }
+}
+
+/// Weights of a block's attention projections and of its feed-forward network.
+pub fn block_weights(config: &ModelConfig) -> (f64, f64) {
+    let ModelConfig { n_embd: c, n_head: h, n_kv_head: hkv, head_dim: d, n_ff: f, .. } = *config;
+    let matrices = if config.feed_forward == FeedForwardKind::SwiGlu { 3 } else { 2 };
+    ((c * d * (2 * h + 2 * hkv)) as f64, (matrices * c * f) as f64)
+}
+
+/// The length at which attention's pairs take as many FLOPs as the blocks' linear layers; with the head's, too.
+pub fn crossing(config: &ModelConfig) -> (f64, f64) {
+    let one = prefill_flops(config, 1);
+    (one.linear() / one.attention(), (one.linear() + one.head) / one.attention())
+}
+
+/// Weights that a new token reads: all, but of an input table that is not the head one row.
+pub fn weights_read(config: &ModelConfig, parameters: usize) -> usize {
+    let table = config.vocab_size * config.n_embd;
+    let unread = if config.tie_embeddings { 0 } else { table - config.n_embd };
+    parameters - unread - (position_parameters(config) as usize).saturating_sub(config.n_embd)
+}
+
 /// FLOPs of computing one token's logits with `t` positions to attend to.
 pub fn forward_flops(config: &ModelConfig, t: usize) -> usize {
     2 * matmul_weights(config) + 4 * config.n_layer * config.n_head * config.head_dim * t

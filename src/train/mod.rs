@@ -9,6 +9,7 @@ pub mod memory;
 pub mod metrics;
 pub mod recipe;
 pub mod run;
+pub mod scaling;
 pub mod start;
 pub mod state;
 pub mod trainer;
