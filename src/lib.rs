@@ -8,6 +8,7 @@
 //! 3. [`ops`]: one operator, one file, from [`add`](mod@ops::add) to [`attention`](mod@ops::attention).
 //! 4. [`nn`]: parameters and layers, up to [`nn::Transformer`].
 //! 5. [`optim`], [`data`], [`tokenizer`], [`formats`]: what a training step needs around the model.
+//!    [`figure`] draws.
 //! 6. [`mod@train`] and [`mod@generate`]: the two things one does with a model; [`cli`] prints.
 //!
 //! Dependencies point up this list only.
@@ -65,6 +66,7 @@ pub mod cpu;
 pub mod data;
 pub mod device;
 pub mod dtype;
+pub mod figure;
 pub mod formats;
 pub mod generate;
 pub mod gpu;

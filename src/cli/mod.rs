@@ -12,6 +12,7 @@ mod kernels;
 #[path = "no_kernels.rs"]
 mod kernels;
 mod main_job;
+mod plot;
 mod progress;
 mod signals;
 mod tokenizer;
@@ -53,6 +54,8 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Parameters, FLOPs and bytes of a model
     Inspect(inspect::InspectArgs),
+    /// Draw the curves of training runs
+    Plot(plot::PlotArgs),
     /// Encode texts into files of token ids, and look at them
     #[command(subcommand)]
     Data(data::DataCommand),
@@ -111,6 +114,7 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Eval(args)) => eval::run(args, quiet),
         Some(Command::Trace(args)) => trace::run(args, quiet),
         Some(Command::Inspect(args)) => inspect::run(args, quiet),
+        Some(Command::Plot(args)) => plot::run(args, quiet),
         Some(Command::Data(command)) => data::run(command, quiet),
         Some(Command::Tokenizer(command)) => tokenizer::run(command, quiet),
         Some(Command::Gradcheck(args)) => gradcheck::run(args),

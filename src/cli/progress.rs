@@ -2,13 +2,15 @@
 
 use super::note;
 use crate::shown::{message, shown_path};
-use crate::train::{Observer, Recipe, StepReport};
+use crate::train::{Observer, Recipe, StepReport, curves, events};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub struct Progress {
+    /// The run's directory.
+    out: PathBuf,
     view: View,
     recipe: Recipe,
     first_step: usize,
@@ -22,15 +24,15 @@ enum View {
 }
 
 impl Progress {
-    /// `first_step`: steps that were done before this run.
-    pub fn new(recipe: &Recipe, first_step: usize, quiet: bool) -> Progress {
+    /// `out`: the run's directory; `first_step`: steps that were done before this run.
+    pub fn new(out: &Path, recipe: &Recipe, first_step: usize, quiet: bool) -> Progress {
         let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         let view = match quiet {
             true => View::Quiet,
             false if std::io::stderr().is_terminal() && !dumb => View::Bar(bar(recipe.steps, first_step)),
             false => View::Lines,
         };
-        Progress { view, recipe: recipe.clone(), first_step, start: Instant::now() }
+        Progress { out: out.to_path_buf(), view, recipe: recipe.clone(), first_step, start: Instant::now() }
     }
 
     /// Takes the bar away.
@@ -46,6 +48,13 @@ impl Progress {
             View::Quiet => {}
             View::Lines => note(line),
             View::Bar(bar) => bar.println(line),
+        }
+    }
+
+    /// Draws the run as far as it has come. What cannot be drawn is told of, and no reason to stop.
+    pub fn draw(&self) {
+        if let Err(error) = events::write(&self.out).and_then(|()| curves::write(&self.out)) {
+            self.say(&message(format_args!("handgrad: warning: {error:#}")));
         }
     }
 
@@ -75,10 +84,12 @@ impl Observer for Progress {
 
     fn evaluated(&mut self, step: usize, val_loss: f64) {
         self.say(&format!("step {step}: validation loss {val_loss:.4}"));
+        self.draw();
     }
 
     fn saved(&mut self, step: usize, dir: &Path) {
         self.say(&format!("step {step}: saved {}", shown_path(dir)));
+        self.draw();
     }
 
     fn warning(&mut self, line: &str) {

@@ -178,13 +178,14 @@ fn start(args: &TrainArgs, placement: Placement) -> Result<Run> {
 /// Errors: those of [`Run::train`].
 pub fn train(run: &mut Run, quiet: bool) -> Result<u8> {
     signals::install();
-    let mut progress = Progress::new(&run.trainer.recipe, run.trainer.step, quiet);
+    let mut progress = Progress::new(&run.out, &run.trainer.recipe, run.trainer.step, quiet);
     progress.say(&summary(&run.trainer, &run.data_name));
     let outcome = run.train(&mut progress, &signals::interrupted);
     progress.finish();
     match outcome? {
         Outcome::Finished { .. } => Ok(0),
         Outcome::Interrupted { step } => {
+            progress.draw();
             let out = shown_path(&run.out);
             progress
                 .say(&format!("interrupted: step {step} saved to {out}; go on with: handgrad train --resume {out}"));

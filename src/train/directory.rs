@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! OUT/run.json             which run writes here
-//! OUT/metrics.jsonl        its log
+//! OUT/metrics.jsonl        its log; of it curves.svg, curves.png and events.out.tfevents.…, for people and TensorBoard
 //! OUT/step-000100/         a checkpoint that --save-every asked for
 //! OUT/best-000120/         the one with the lowest validation loss, if --keep-best asked for it
 //! OUT/checkpoint-000150/   the checkpoint that an interrupt or the end of the run left
@@ -35,6 +35,8 @@ const FILES: [&str; 7] = [
 const LATEST: &str = "latest";
 const METRICS: &str = "metrics.jsonl";
 const RUN: &str = "run.json";
+/// What is made of the metrics.
+const PICTURES: [&str; 3] = [super::events::FILE, "curves.svg", "curves.png"];
 /// Begin the names of directories; digits follow.
 const STEP: &str = "step-";
 const BEST: &str = "best-";
@@ -82,7 +84,7 @@ pub fn prepare_out(out: &Path, replace: Replace, run: &str) -> Result<Lock> {
 
 fn remove_run(out: &Path) -> Result<()> {
     let directories = PREFIXES.into_iter().flat_map(|prefix| directories(out, prefix));
-    let files = FILES.iter().chain(&[LATEST, METRICS, RUN]).map(|name| out.join(name));
+    let files = FILES.iter().chain(&[LATEST, METRICS, RUN]).chain(&PICTURES).map(|name| out.join(name));
     directories.chain(files).try_for_each(|path| atomic::remove(&path))?;
     atomic::clean(out)
 }

@@ -72,6 +72,13 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     atomic::write(to, |file| Ok(file.write_all(&lines)?))
 }
 
+/// All lines, but for damaged ones. Error: a file that cannot be read.
+pub fn read(path: &Path) -> Result<Vec<serde_json::Value>> {
+    let bytes = std::fs::read(path).with_context(|| format!("{}: cannot be read", shown_path(path)))?;
+    let lines = bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    Ok(lines.filter(|line: &serde_json::Value| line["step"].is_u64()).collect())
+}
+
 /// The lines up to those of `step`; damaged ones are left out.
 fn lines_through(path: &Path, step: usize) -> Result<Vec<u8>> {
     let bytes = match std::fs::read(path) {

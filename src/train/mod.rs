@@ -4,7 +4,9 @@
 //! tokens → random_batch → Transformer::loss → Tape::backward → clip_grad_norm → AdamW::step → metrics.jsonl
 //! ```
 
+pub mod curves;
 pub mod directory;
+pub mod events;
 pub mod memory;
 pub mod metrics;
 pub mod recipe;
