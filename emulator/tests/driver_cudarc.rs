@@ -7,7 +7,7 @@ mod saxpy;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
@@ -43,12 +43,16 @@ struct Setup {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
+    /// One test at a time: a wait is one for the copies of all, and a fault is told again to whoever waits next.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 fn setup() -> Setup {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(|failed| failed.into_inner());
     let context = device();
     let module = context.load_module(Ptx::from_src(SAXPY)).unwrap();
-    Setup { stream: context.new_stream().unwrap(), context, module }
+    Setup { stream: context.new_stream().unwrap(), context, module, _turn: Some(turn) }
 }
 
 impl Setup {
@@ -166,7 +170,7 @@ fn threads_share_the_device() {
             let setup = &setup;
             scope.spawn(move || {
                 let stream = setup.context.new_stream().unwrap();
-                let own = Setup { context: setup.context.clone(), stream, module: setup.module.clone() };
+                let own = Setup { context: setup.context.clone(), stream, module: setup.module.clone(), _turn: None };
                 for round in 0..8 {
                     let x = (thread * 8 + round) as f32;
                     assert_eq!(own.saxpy(&[x; 300], 300).unwrap(), [2.0 * x + 1.0; 300]);
