@@ -82,7 +82,9 @@ fn png(panels: &[Panel], (width, height): (u32, u32)) -> Result<Vec<u8>> {
 /// What of a panel can be drawn: finite points, thinned out, in lines that have some.
 fn drawable(panel: &Panel) -> Option<Panel> {
     let finite = |line: &Line| {
-        let points = line.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        // Beyond this, differences are no numbers any more.
+        let fits = |x: f64| x.abs() < 1e300;
+        let points = line.points.iter().copied().filter(|(x, y)| fits(*x) && fits(*y)).collect();
         Line { name: line.name.clone(), points: thinned(points) }
     };
     let lines: Vec<Line> = panel.lines.iter().map(finite).filter(|line| !line.points.is_empty()).collect();
@@ -110,7 +112,8 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 /// The smallest and the largest of the numbers, apart from each other.
 fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
-    if low < high { (low, high) } else { (low - 0.5, high + 0.5) }
+    let apart = if low < high { 0.0 } else { (0.5f64).max(1e-3 * high.abs()) };
+    (low - apart, high + apart)
 }
 
 fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panels: &[Panel]) -> Result<()>

@@ -80,7 +80,8 @@ fn run_encode(args: &EncodeArgs, quiet: bool) -> Result<u8> {
     let touch = args.end_of_text.as_deref() == Some("none");
     if let Some(text) = &args.end_of_text {
         let end = (!touch).then_some(text.as_str());
-        tokenizer.set_end_of_text(end).with_context(|| format!("--end-of-text: {}", shown_path(&args.tokenizer)))?;
+        let set = tokenizer.set_end_of_text(end);
+        argument(set.with_context(|| format!("--end-of-text: {}", shown_path(&args.tokenizer))))?;
     }
     let files = encode::files(&args.files)?;
     let total = files.iter().filter_map(|file| Some(std::fs::metadata(file).ok()?.len())).sum();

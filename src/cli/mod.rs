@@ -1,6 +1,7 @@
 //! Arguments, printing and exit status; the work is done in the modules below.
 
 mod against;
+mod bench;
 mod data;
 mod eval;
 mod generate;
@@ -54,6 +55,9 @@ enum Command {
     Trace(trace::TraceArgs),
     /// Parameters, FLOPs and bytes of a model
     Inspect(inspect::InspectArgs),
+    /// Time training and generation, with random weights
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// Draw the curves of training runs
     Plot(plot::PlotArgs),
     /// Encode texts into files of token ids, and look at them
@@ -114,6 +118,7 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Eval(args)) => eval::run(args, quiet),
         Some(Command::Trace(args)) => trace::run(args, quiet),
         Some(Command::Inspect(args)) => inspect::run(args, quiet),
+        Some(Command::Bench(command)) => bench::run(command, quiet),
         Some(Command::Plot(args)) => plot::run(args, quiet),
         Some(Command::Data(command)) => data::run(command, quiet),
         Some(Command::Tokenizer(command)) => tokenizer::run(command, quiet),

@@ -84,12 +84,17 @@ impl Observer for Progress {
 
     fn evaluated(&mut self, step: usize, val_loss: f64) {
         self.say(&format!("step {step}: validation loss {val_loss:.4}"));
+    }
+
+    fn ending(&mut self) {
         self.draw();
     }
 
     fn saved(&mut self, step: usize, dir: &Path) {
         self.say(&format!("step {step}: saved {}", shown_path(dir)));
-        self.draw();
+        if step < self.recipe.steps {
+            self.draw(); // the last time was before the last checkpoint
+        }
     }
 
     fn warning(&mut self, line: &str) {

@@ -185,7 +185,6 @@ pub fn train(run: &mut Run, quiet: bool) -> Result<u8> {
     match outcome? {
         Outcome::Finished { .. } => Ok(0),
         Outcome::Interrupted { step } => {
-            progress.draw();
             let out = shown_path(&run.out);
             progress
                 .say(&format!("interrupted: step {step} saved to {out}; go on with: handgrad train --resume {out}"));

@@ -71,9 +71,11 @@ pub fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
         let mut found = Vec::new();
         list(input, &mut found)?;
-        found.retain(|path| {
-            path.extension().is_some_and(|ending| ending == "txt" || ending == "jsonl" || ending == "ndjson")
-        });
+        let known = |path: &PathBuf| {
+            let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+            ["txt", "jsonl", "ndjson"].iter().any(|known| ending == *known)
+        };
+        found.retain(known);
         ensure!(!found.is_empty(), "{place}: found no .txt, .jsonl or .ndjson files in the directory, expected some");
         found.sort();
         all.append(&mut found);

@@ -19,12 +19,14 @@ use crate::tokenizer::bpe::train::LineFormat;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 const MARK: &[u8] = "\u{feff}".as_bytes();
 /// Bytes of a file that are looked at to find out what it is.
-const START: u64 = 1 << 16;
+const START: usize = 1 << 16;
+/// Bytes of a first line at most.
+const LINE: u64 = 1 << 30;
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +42,27 @@ struct Line {
     text: Option<String>,
 }
 
-/// What a file is, see the table above. Errors, each with the path: it cannot be read; it is of a kind that holds no text.
+/// What a regular file is, see the table above. Errors, each with the path: it cannot be read; it is of a kind that holds no
+/// text.
 pub fn kind(path: &Path) -> Result<Kind> {
+    let context = || format!("{}: cannot be read", shown_path(path));
+    let mut file = BufReader::with_capacity(START, File::open(path).with_context(context)?);
+    let mut start = vec![];
+    file.by_ref().take(START as u64).read_to_end(&mut start).with_context(context)?;
+    if start.len() == START && is_open(&start) {
+        file.take(LINE).read_until(b'\n', &mut start).with_context(context)?; // a first line of JSON to its end
+    }
+    kind_of(path, &start)
+}
+
+/// What a file is, by its name and by what it begins with, which ends no earlier than the first line.
+fn kind_of(path: &Path, start: &[u8]) -> Result<Kind> {
     let place = shown_path(path);
-    let mut start = Vec::new();
-    let file = File::open(path).with_context(|| format!("{place}: cannot be read"))?;
-    file.take(START).read_to_end(&mut start).with_context(|| format!("{place}: cannot be read"))?;
-    if let Some(found) = holds_no_text(&start) {
+    if let Some(found) = holds_no_text(start) {
         bail!("{place}: found {found}");
     }
     let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+    let first = start.strip_prefix(MARK).unwrap_or(start).trim_ascii_start();
     match ending.to_str() {
         Some("jsonl" | "ndjson") => Ok(Kind::Lines),
         Some("txt") => Ok(Kind::Text),
@@ -57,8 +70,10 @@ pub fn kind(path: &Path) -> Result<Kind> {
             "{place}: found a .bin, as files of token ids end, expected text: ids mean nothing without their tokenizer \
              (nanoGPT's meta.pkl); encode the text itself with handgrad data encode"
         ),
+        Some("json") if first.starts_with(b"[") => {
+            bail!("{place}: found a list of JSON, expected lines of it, each an object with a text in \"text\"")
+        }
         _ => {
-            let first = start.strip_prefix(MARK).unwrap_or(&start).trim_ascii_start();
             let first = first.split(|&byte| byte == b'\n').next().unwrap_or_default();
             let line = first.starts_with(b"{").then(|| serde_json::from_slice::<Line>(first));
             let is_document = matches!(line, Some(Ok(Line { text: Some(_) })));
@@ -67,8 +82,20 @@ pub fn kind(path: &Path) -> Result<Kind> {
     }
 }
 
+/// Whether bytes begin an object and do not come to the end of its line.
+fn is_open(start: &[u8]) -> bool {
+    let first = start.strip_prefix(MARK).unwrap_or(start).trim_ascii_start();
+    first.starts_with(b"{") && !first.contains(&b'\n')
+}
+
 fn holds_no_text(start: &[u8]) -> Option<&'static str> {
     let number = start.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes));
+    let pointer = start.starts_with(b"version https://git-lfs");
+    // What can be read as text may begin with any word.
+    let cut = std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
+    if !pointer && cut && !start.contains(&0) {
+        return None;
+    }
     if start.starts_with(shard::MAGIC) {
         return Some("a shard of handgrad data encode, expected text: give the directory of all shards");
     }
@@ -189,11 +216,12 @@ pub const LINES: LineFormat = LineFormat {
     },
 };
 
-/// The documents of a file. Errors: those of [`kind`], [`document`] and [`documents`].
+/// The documents of a file or a pipe. Errors: those of [`kind`], [`document`] and [`documents`].
 pub fn read(path: &Path) -> Result<Vec<String>> {
-    let (kind, place) = (kind(path)?, shown_path(path));
+    let place = shown_path(path);
+    // Read once: what comes from a pipe comes once.
     let bytes = fs::read(path).with_context(|| format!("{place}: cannot be read"))?;
-    match kind {
+    match kind_of(path, &bytes)? {
         Kind::Text => Ok(vec![document(bytes, &place, 0, Lossy::No)?]),
         Kind::Lines => {
             let documents = documents(&bytes, &place, 0, &mut 0, Lossy::No)?;

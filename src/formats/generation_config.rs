@@ -7,7 +7,7 @@
 use super::{config_json, read_json, write_json};
 use crate::shown::{shown, shown_path};
 use crate::tokenizer::Tokenizer;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -39,12 +39,14 @@ pub fn write(dir: &Path, tokenizer: &Tokenizer, max_seq_len: usize) -> Result<()
     write_tokenizer_config(dir, tokenizer, Some(max_seq_len))
 }
 
-/// Writes `tokenizer_config.json`, with the texts of the tokens that begin and end a text. Errors: as [`write()`].
+/// Writes `tokenizer_config.json`, with the texts of the tokens that begin and end a text; what else stands there stays.
+/// Errors: as [`write()`]; a file that is there and no JSON.
 pub fn write_tokenizer_config(dir: &Path, tokenizer: &Tokenizer, max_seq_len: Option<usize>) -> Result<()> {
-    let mut json = json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": false,
-    });
+    let path = dir.join("tokenizer_config.json");
+    let mut json = if path.exists() { read_json(&path)? } else { json!({}) };
+    ensure!(json.is_object(), "{}: found {}, expected an object", shown_path(&path), shown(&json));
+    json["tokenizer_class"] = json!("PreTrainedTokenizerFast");
+    json["clean_up_tokenization_spaces"] = json!(false);
     if let Some(length) = max_seq_len {
         json["model_max_length"] = json!(length);
     }
@@ -53,7 +55,7 @@ pub fn write_tokenizer_config(dir: &Path, tokenizer: &Tokenizer, max_seq_len: Op
             id.map(|id| String::from_utf8(tokenizer.decode(&[id])?).context("a special token that is not UTF-8"));
         json[key.trim_end_matches("_id")] = json!(text.transpose()?);
     }
-    write_json(&dir.join("tokenizer_config.json"), &json)
+    write_json(&path, &json)
 }
 
 /// The ids that end a text of the model in `dir`: those of its files, or else the tokenizer's. `warn` is told of settings

@@ -76,9 +76,15 @@ pub fn to_json(tokenizer: &Tokenizer) -> Value {
     file(Vec::from_iter(end_of_text), Value::Null, pre_tokenizer, Value::Null, decoder, model(vocab, Vec::new(), false))
 }
 
-/// A number that tells tokenizers apart: FNV-1a over the file's content, 64 bits. It is the same on every machine.
+/// A number that tells tokenizers apart: FNV-1a over the file's content, and over the token that ends documents where it is
+/// another than by its name, 64 bits. It is the same on every machine.
 pub fn fingerprint(tokenizer: &Tokenizer) -> u64 {
-    let text = to_json(tokenizer).to_string();
+    let mut text = to_json(tokenizer).to_string();
+    if let Tokenizer::Bpe(tokenizer) = tokenizer
+        && tokenizer.end_of_text() != tokenizer.end_by_name()
+    {
+        text.push_str(&format!("{:?}", tokenizer.end_of_text()));
+    }
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 

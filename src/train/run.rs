@@ -36,6 +36,8 @@ pub trait Observer {
     fn step(&mut self, _report: &StepReport, _tokens_per_s: f64) {}
     /// After an evaluation; `_val_loss`: the mean over its tokens.
     fn evaluated(&mut self, _step: usize, _val_loss: f64) {}
+    /// Before the run's last checkpoint, or that of an interrupt: all lines of metrics are written.
+    fn ending(&mut self) {}
     /// After a checkpoint was written.
     fn saved(&mut self, _step: usize, _dir: &Path) {}
     /// What went wrong without ending the run.
@@ -91,6 +93,7 @@ impl Run {
             }
             if interrupted() {
                 self.read(&mut submitted, clock.tokens_per_s(), observer)?;
+                observer.ending();
                 return self.interrupt(&mut metrics);
             }
             if !last && due(recipe.save_every, step) {
@@ -104,6 +107,7 @@ impl Run {
             clock.pause(pause);
         }
         let val_loss = self.evaluate(&mut metrics, observer, interrupted)?;
+        observer.ending();
         if interrupted() {
             return self.interrupt(&mut metrics);
         }

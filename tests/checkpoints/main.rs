@@ -141,6 +141,8 @@ impl Place {
             }
         }
         files.sort();
+        // What is drawn of the metrics shows the speed, and may be drawn again.
+        files.retain(|(name, _)| !name.starts_with("curves.") && !name.starts_with("events."));
         for (name, bytes) in &mut files {
             if name == "metrics.jsonl" {
                 *bytes = without_speed(bytes);

@@ -113,11 +113,11 @@ fn the_end_of_documents_can_be_named_or_left_out() {
     };
     let args = |args: &'static [&'static str], out| encode(out, args);
     let run = |args: Vec<String>| ok(dir.path(), &args.iter().map(String::as_str).collect::<Vec<_>>());
-    let fails = |args: Vec<String>, parts: &[&str]| {
-        fails(dir.path(), 1, &args.iter().map(String::as_str).collect::<Vec<_>>(), parts);
+    let fails = |status: i32, args: Vec<String>, parts: &[&str]| {
+        fails(dir.path(), status, &args.iter().map(String::as_str).collect::<Vec<_>>(), parts);
     };
-    fails(args(&[], "a"), &["x.jsonl", "several documents", "--end-of-text"]);
-    fails(args(&["--end-of-text", "<eot>"], "b"), &["--end-of-text", "t.json", "\"<eot>\""]);
+    fails(1, args(&[], "a"), &["x.jsonl", "several documents", "--end-of-text"]);
+    fails(2, args(&["--end-of-text", "<eot>"], "b"), &["--end-of-text", "t.json", "\"<eot>\""]);
     assert!(run(args(&["--end-of-text", "</s>"], "c")).1.contains("5 tokens of 2 documents"));
     assert!(run(args(&["--end-of-text", "none"], "d")).1.contains("3 tokens of 2 documents"));
     let (shown, _) = ok(dir.path(), &["data", "inspect", "c"]);

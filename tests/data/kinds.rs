@@ -105,10 +105,10 @@ fn what_holds_no_text_is_refused_by_name_by_every_reader() {
         ("llama3", header(20_240_801), ["llm.c", "token ids", "tokenizer"]),
         ("shard-00000.tokens", b"HGTOKENS\x01\0\0\0".to_vec(), ["shard of handgrad", "give the directory", "tokens"]),
         ("a.npy", b"\x93NUMPY\x01\0".to_vec(), ["a.npy", "NumPy", "expected"]),
-        ("a.parquet", b"PAR1\x15".to_vec(), ["a.parquet", "Parquet", "JSON"]),
+        ("a.parquet", b"PAR1\x15\0".to_vec(), ["a.parquet", "Parquet", "JSON"]),
         ("a.txt", b"\x1F\x8B\x08".to_vec(), ["a.txt", "gzip", "expected"]),
         ("a.jsonl", b"\x28\xB5\x2F\xFD\x04".to_vec(), ["a.jsonl", "zstd", "expected"]),
-        ("a.zip", b"PK\x03\x04".to_vec(), ["a.zip", "zip", "expected"]),
+        ("a.zip", b"PK\x03\x04\0".to_vec(), ["a.zip", "zip", "expected"]),
         ("a.pt", b"\x80\x02}q".to_vec(), ["a.pt", "pickle", "expected"]),
         ("a.gguf", b"GGUF\x03\0".to_vec(), ["a.gguf", "GGUF", "expected"]),
         ("data.txt", b"version https://git-lfs.github.com/spec/v1\n".to_vec(), ["data.txt", "LFS", "git lfs pull"]),
@@ -130,8 +130,33 @@ fn what_holds_no_text_is_refused_by_name_by_every_reader() {
         fs::remove_file(path).unwrap();
         fs::remove_dir_all(folder.path("out")).unwrap();
     }
+    let list = folder.file("a.json", " [{\"text\": \"a\"}]");
+    assert!(message(Corpus::load(&list)).contains("a.json: found a list of JSON"));
+    // A text may begin with any word.
+    for text in ["GGUF is a format", "PAR1", "HGTOKENS", "PK"] {
+        assert_eq!(Corpus::load(&folder.file("words", text)).unwrap().documents, [text]);
+    }
     // A page may be what a model is to learn.
     assert!(Corpus::load(&folder.file("page.html", "<html>")).is_ok());
+}
+
+#[test]
+fn a_long_first_line_is_read_to_its_end_and_a_pipe_once() {
+    let folder = Folder::new();
+    let long = "é".repeat(100_000);
+    let content = format!("{{\"text\": \"{long}\"}}\n{{\"text\": \"b\"}}\n");
+    let path = folder.file("lines", &content);
+    assert_eq!(kind(&path).unwrap(), Kind::Lines);
+    assert_eq!(Corpus::load(&path).unwrap().documents, [long.as_str(), "b"]);
+    assert_eq!(encode::files(&[folder.file("A.JSONL", "").parent().unwrap().to_path_buf()]).unwrap().len(), 1);
+    let pipe = folder.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = std::thread::spawn({
+        let (pipe, content) = (pipe.clone(), content.clone());
+        move || fs::write(pipe, content).unwrap()
+    });
+    assert_eq!(Corpus::load(&pipe).unwrap().documents, [long.as_str(), "b"]);
+    writer.join().unwrap();
 }
 
 #[test]
@@ -215,9 +240,17 @@ fn the_end_token_that_was_chosen_goes_with_the_shards() {
     assert_eq!(ids, [97, 98, 257, 99, 257]);
     let again = TrainingData::open(Some(&out)).unwrap().tokenizer(None).unwrap();
     assert_eq!((again.end_of_text(), &again), (Some(257), &tokenizer));
+    // The same file with another end is another tokenizer, and what else a configuration says stays.
+    assert!(ShardSet::open(&out, &pairs(&[END_OF_TEXT, "</s>"])).is_err());
+    let place = folder.path("kept");
+    fs::create_dir(&place).unwrap();
+    fs::write(place.join("tokenizer_config.json"), r#"{"chat_template": "{{ a }}", "eos_token": "<s>"}"#).unwrap();
+    encode_into(&place, &files, &tokenizer, Settings::default()).unwrap();
+    let config = fs::read_to_string(place.join("tokenizer_config.json")).unwrap();
+    assert!(config.contains("{{ a }}") && config.contains("\"eos_token\": \"</s>\""), "{config}");
     // Shards of another end token are another run's.
     let error = message(encode_into(&folder.path("known"), &files, &tokenizer, Settings::default()));
-    assert!(error.contains("other settings"), "{error}");
+    assert!(error.contains("another tokenizer"), "{error}");
     tokenizer.set_end_of_text(None).unwrap();
     let touch = Settings { touch: true, ..Settings::default() };
     assert_eq!(encode_into(&folder.path("none"), &files, &tokenizer, touch).unwrap(), [97, 98, 99]);

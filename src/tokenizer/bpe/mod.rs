@@ -127,7 +127,7 @@ impl BpeTokenizer {
             ensure!(specials.get(begin).is_some(), "begin: found id {begin}, expected that of a special token");
         }
         let merges = Merges::new(merges)?;
-        let end = ENDS.iter().find_map(|text| specials.by_text(text)).map(|token| token.id);
+        let end = end_by_name(&specials);
         Ok(BpeTokenizer { parts, specials, end, bytes, merges, vocabulary, ids, caches: Caches::default() })
     }
 
@@ -153,6 +153,11 @@ impl BpeTokenizer {
     /// The token that ends a document: that of [`set_end_of_text`](Self::set_end_of_text), or else one of a known name.
     pub fn end_of_text(&self) -> Option<u32> {
         self.end
+    }
+
+    /// The token of a known name that ends documents, where nobody says which does.
+    pub fn end_by_name(&self) -> Option<u32> {
+        end_by_name(&self.specials)
     }
 
     /// Makes the added token written as `text` the one that ends documents; `None`: none does. Error: no such token.
@@ -323,6 +328,10 @@ impl PartialEq for BpeTokenizer {
     fn eq(&self, other: &BpeTokenizer) -> bool {
         self.parts == other.parts && self.end == other.end
     }
+}
+
+fn end_by_name(specials: &Specials) -> Option<u32> {
+    ENDS.iter().find_map(|text| specials.by_text(text)).map(|token| token.id)
 }
 
 /// What to say where no added token is written as `text`.
