@@ -53,9 +53,10 @@
 //! | report §6.4, §6.5 schedule, clipping | [`optim::schedule`], [`optim::clip`], [`ops::global_norm`](mod@ops::global_norm) |
 //! | report §7.1, §7.3 loop, validation | [`train::run`], [`train::trainer`] |
 //! | report §7.2 checkpoints | [`train::state`], [`formats`] |
-//! | report §7.4 metrics | [`train::metrics`] |
+//! | report §7.4 metrics | [`train::metrics`], [`train::curves`], [`train::events`] |
 //! | report §7.5 inference | [`generate::sampler`], [`ops::sample`], [`mod@generate`] |
 //! | report §8.1 configuration | [`nn::config`], [`train::recipe`], [`nn::cost`] |
+//! | report §9.1 scaling | [`train::scaling`] |
 //! | report §9.2 KV cache | [`nn::kv_cache`] |
 //! | report §9.3 FlashAttention-2 | [`cpu::attention`] |
 //! | report §10.2 the two bugs | `tests/model.rs`, `tests/generation.rs` |

@@ -15,6 +15,7 @@ mod kernels;
 mod main_job;
 mod plot;
 mod progress;
+mod scaling;
 mod signals;
 mod tokenizer;
 mod trace;
@@ -58,6 +59,9 @@ enum Command {
     /// Time training and generation, with random weights
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// What the published scaling laws say of a model and its tokens
+    #[command(subcommand)]
+    Scaling(scaling::ScalingCommand),
     /// Draw the curves of training runs
     Plot(plot::PlotArgs),
     /// Encode texts into files of token ids, and look at them
@@ -119,6 +123,7 @@ fn dispatch(command: Option<Command>, quiet: bool) -> Result<u8> {
         Some(Command::Trace(args)) => trace::run(args, quiet),
         Some(Command::Inspect(args)) => inspect::run(args, quiet),
         Some(Command::Bench(command)) => bench::run(command, quiet),
+        Some(Command::Scaling(command)) => scaling::run(command),
         Some(Command::Plot(args)) => plot::run(args, quiet),
         Some(Command::Data(command)) => data::run(command, quiet),
         Some(Command::Tokenizer(command)) => tokenizer::run(command, quiet),
