@@ -98,8 +98,10 @@ fn wrong_arguments_exit_with_2_and_help_with_0() {
     }
     let help = place.ok(&["train", "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("Peak learning rate [default: 1e-3; report-*: 4e-4]"), "{help}");
-    let (small, report) = (Recipe::preset("chapter8").unwrap(), Recipe::preset("report-80m").unwrap());
-    assert!(help.contains(&format!("Steps to train [default: {}; report-*: {}]", small.steps, report.steps)), "{help}");
+    let steps = ["chapter8", "report-80m", "report-197m"].map(|preset| Recipe::preset(preset).unwrap().steps);
+    let [small, report, larger] = steps;
+    assert!(help.contains(&format!("[default: {small}; report-80m: {report}; report-197m: {larger}]")), "{help}");
+    assert!(help.contains("in a pass [default: random]"), "{help}");
 }
 
 #[test]

@@ -210,13 +210,18 @@ fn summary(trainer: &Trainer, corpus: &str) -> String {
 /// Adds the presets' values to the help of the flags that change a recipe.
 pub fn show_defaults(command: Command) -> Command {
     let recipe = |preset| serde_json::to_value(Recipe::preset(preset).expect("a preset")).expect("numbers");
-    let (small, report) = (recipe("chapter8"), recipe("report-80m"));
+    let (small, report, larger) = (recipe("chapter8"), recipe("report-80m"), recipe("report-197m"));
     command.mut_args(|arg| {
         let id = arg.get_id().as_str();
         let (Some(help), Some(small), Some(report)) = (arg.get_help(), small.get(id), report.get(id)) else {
             return arg;
         };
-        let more = if small == report { String::new() } else { format!("; report-*: {}", shown(report)) };
+        let larger = &larger[id];
+        let more = match (small == report, report == larger) {
+            (true, _) => String::new(),
+            (false, true) => format!("; report-*: {}", shown(report)),
+            (false, false) => format!("; report-80m: {}; report-197m: {}", shown(report), shown(larger)),
+        };
         let help = format!("{help} [default: {}{more}]", shown(small));
         arg.help(help)
     })
@@ -224,6 +229,9 @@ pub fn show_defaults(command: Command) -> Command {
 
 /// 2000, 0.9 or 4e-5: as few characters as say it.
 fn shown(number: &Value) -> String {
+    if let Some(word) = number.as_str() {
+        return word.to_string();
+    }
     let Some(x) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
     let (plain, scientific) = (x.to_string(), format!("{x:e}"));
     if scientific.len() < plain.len() { scientific } else { plain }
